@@ -1,0 +1,314 @@
+"""Number formats as data: which numbers exist, and what the codes at the edges mean.
+
+A format is a frozen record. A magnitude code (the code without its sign bit) reads as ``exponent field | fraction``;
+magnitudes are in the order of their codes, so that everything else follows from six fields:
+
+* exponent field > 0:  value = (1 + fraction / 2^F) * 2^(field - bias)
+* exponent field = 0:  value = fraction / 2^F * 2^(1 - bias)         (subnormal numbers and zero)
+* the top codes:       what ``specials`` says
+
+Adding a format is adding a row to the table below.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any, Literal
+
+from numsim.errors import FormatError
+
+Specials = Literal["ieee", "fn", "fnuz", "finite"]
+SPECIALS: dict[str, str] = {
+    "ieee": "top exponent field: infinity (fraction 0) and NaN",
+    "fn": "the all-ones code is NaN, no infinity",
+    "fnuz": "the code of -0 is NaN, no infinity, no -0",
+    "finite": "no infinity, no NaN",
+}
+
+
+@dataclass(frozen=True)
+class Format:
+    """A binary floating-point format.
+
+    Parameters
+    ----------
+    name : how the format is called, e.g. ``"fp16"``.
+    exponent_bits, fraction_bits : field widths; the significand has one hidden bit more than the fraction.
+    bias : the exponent field of 1.0.
+    signed : whether the top bit is a sign.
+    specials : ``"ieee"``, ``"fn"``, ``"fnuz"`` or ``"finite"`` (see ``SPECIALS``).
+    zero : False for E8M0 only, whose code 0 is a power of two like all others (no zero, no subnormals).
+    title, source : for people; not part of equality.
+
+    Raises ``FormatError`` when the fields make no format.
+
+    >>> FP16.max, FP16.least_subnormal == Fraction(1, 2**24), FP16.precision
+    (Fraction(65504, 1), True, 11)
+    """
+
+    name: str
+    exponent_bits: int
+    fraction_bits: int
+    bias: int
+    signed: bool = True
+    specials: Specials = "ieee"
+    zero: bool = True
+    title: str = field(default="", compare=False)
+    source: str = field(default="user-defined", compare=False)
+
+    def __post_init__(self) -> None:
+        if not self.title:
+            object.__setattr__(self, "title", self.name.upper())
+        e, f = self.exponent_bits, self.fraction_bits
+        rules = [
+            (self.specials in SPECIALS, f"specials={self.specials!r} is not one of {', '.join(SPECIALS)}"),
+            (1 <= e <= 15 and 0 <= f <= 62, f"exponent_bits={e}, fraction_bits={f}: allowed are 1..15 and 0..62"),
+            (self.bits <= 64, f"{self.bits} bits: a code has at most 64"),
+            (self.specials != "ieee" or (e >= 2 and f >= 1), "specials='ieee' needs 2 exponent bits and a fraction bit"),
+            (self.specials != "fnuz" or (self.signed and self.zero), "specials='fnuz' needs signed=True and zero=True"),
+            (self.zero or not self.signed, "zero=False needs signed=False"),
+        ]
+        for holds, rule in rules:
+            if not holds:
+                raise FormatError(f"format {self.name!r}: {rule}. Example: numsim.Format('e5m4', 5, 4, bias=15)")
+
+    # --- codes -----------------------------------------------------------------------------------------------------
+    @property
+    def magnitude_bits(self) -> int:
+        return self.exponent_bits + self.fraction_bits
+
+    @property
+    def bits(self) -> int:
+        return self.magnitude_bits + self.signed
+
+    @property
+    def codes(self) -> int:
+        """How many codes there are, NaNs and all."""
+        return 1 << self.bits
+
+    @property
+    def code_bytes(self) -> int:
+        """Bytes of the smallest unsigned integer that holds a code: 1, 2, 4 or 8."""
+        return next(b for b in (1, 2, 4, 8) if self.bits <= 8 * b)
+
+    @property
+    def sign_mask(self) -> int:
+        return (1 << self.magnitude_bits) if self.signed else 0
+
+    @property
+    def max_code(self) -> int:
+        """Magnitude code of the largest finite number."""
+        top = 1 << self.magnitude_bits
+        return {"ieee": top - (1 << self.fraction_bits) - 1, "fn": top - 2, "fnuz": top - 1, "finite": top - 1}[
+            self.specials
+        ]
+
+    @property
+    def infinity_code(self) -> int | None:
+        return self.max_code + 1 if self.specials == "ieee" else None
+
+    @property
+    def nan_code(self) -> int | None:
+        """The canonical NaN: positive and quiet. FP16 0x7e00, E4M3 0x7f, the fnuz formats 0x80."""
+        if self.specials == "ieee":
+            return self.max_code + 1 + (1 << (self.fraction_bits - 1))
+        return {"fn": self.max_code + 1, "fnuz": self.sign_mask, "finite": None}[self.specials]
+
+    # --- values ----------------------------------------------------------------------------------------------------
+    @property
+    def precision(self) -> int:
+        """Bits of the significand, hidden bit included."""
+        return self.fraction_bits + 1
+
+    @property
+    def emin(self) -> int:
+        """Exponent of the least normal number."""
+        return 1 - self.bias if self.zero else -self.bias
+
+    @property
+    def emax(self) -> int:
+        """Exponent of the largest finite number."""
+        return (self.max_rank >> self.fraction_bits) - 1 + self.emin
+
+    @property
+    def max_rank(self) -> int:
+        return self.rank(self.max_code)
+
+    def rank(self, magnitude_code: int) -> int:
+        """Place of a magnitude on the grid that counts 0 as 0 (E8M0 has no zero: its code 0 has rank 1)."""
+        return magnitude_code if self.zero else magnitude_code + (1 << self.fraction_bits)
+
+    def magnitude(self, rank: int) -> Fraction:
+        """The exact value at a rank; ranks past ``max_rank`` continue the grid.
+
+        >>> [str(E4M3.magnitude(E4M3.max_rank + i)) for i in (-1, 0, 1, 2)]
+        ['416', '448', '480', '512']
+        """
+        exponent = max(rank >> self.fraction_bits, 1) - 1 + self.emin
+        significand = rank - ((exponent - self.emin) << self.fraction_bits)
+        shift = exponent - self.fraction_bits
+        return Fraction(significand << shift) if shift >= 0 else Fraction(significand, 1 << -shift)
+
+    @property
+    def max(self) -> Fraction:
+        """The largest finite number."""
+        return self.magnitude(self.max_rank)
+
+    @property
+    def least_normal(self) -> Fraction:
+        return self.magnitude(1 << self.fraction_bits)
+
+    @property
+    def least_subnormal(self) -> Fraction | None:
+        """The least number above zero that is not normal; None where there are no subnormal numbers."""
+        return self.magnitude(1) if self.zero and self.fraction_bits else None
+
+    @property
+    def least(self) -> Fraction:
+        """The least number above zero."""
+        return self.least_subnormal or self.least_normal
+
+    @property
+    def eps(self) -> Fraction:
+        """Distance from 1 to the next number."""
+        return Fraction(1, 1 << self.fraction_bits)
+
+    @property
+    def unit_roundoff(self) -> Fraction:
+        """Largest relative error of rounding to nearest in the normal range: eps / 2."""
+        return self.eps / 2
+
+    @property
+    def decades(self) -> float:
+        """Dynamic range: log10 of largest / least number above zero. For people; rounded by libm."""
+        ratio = self.max / self.least
+        return (math.log2(ratio.numerator) - math.log2(ratio.denominator)) * math.log10(2)
+
+    @property
+    def integers_up_to(self) -> int:
+        """The largest n such that all integers 1..n are numbers of the format."""
+        return min(1 << self.precision, int(self.max))
+
+    @property
+    def adding_one_stalls_at(self) -> Fraction | None:
+        """Where 1 + 1 + 1 + ... stops growing (nearest-even); None where it overflows first.
+
+        >>> [int(f.adding_one_stalls_at) for f in (FP16, BF16, E4M3, E5M2)]
+        [2048, 256, 16, 8]
+        """
+        if (stall := 1 << self.precision) <= self.max:
+            return Fraction(stall)  # stall + 1 is halfway to the next number, and the even neighbour is below
+        return self.max if self.specials == "finite" else None
+
+    def fits(self, other: Format) -> bool:
+        """Whether every finite value of this format is a value of ``other``."""
+        return (
+            self.fraction_bits <= other.fraction_bits
+            and self.emin - self.fraction_bits >= other.emin - other.fraction_bits
+            and self.max <= other.max
+            and (other.signed or not self.signed)
+        )
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def _ieee(name: str, e: int, f: int, title: str, source: str) -> Format:
+    return Format(name, e, f, (1 << (e - 1)) - 1, title=title, source=source)
+
+
+_IEEE754 = "IEEE 754-2019, table 3.5"
+_OCP8 = "OCP 8-bit Floating Point Specification (OFP8) 1.0, table 1"
+_MX = "OCP Microscaling Formats (MX) 1.0, section 5.3"
+_NOUNE = "Noune et al., 8-bit Numerical Formats for Deep Neural Networks, arXiv:2206.02915"
+
+FP64 = _ieee("fp64", 11, 52, "FP64", _IEEE754)
+FP32 = _ieee("fp32", 8, 23, "FP32", _IEEE754)
+TF32 = _ieee("tf32", 8, 10, "TF32", "NVIDIA A100 architecture whitepaper (2020); 19 bits held in a 32-bit word")
+FP16 = _ieee("fp16", 5, 10, "FP16", _IEEE754)
+BF16 = _ieee("bf16", 8, 7, "BF16", "Intel, BFLOAT16 Hardware Numerics Definition (2018)")
+E5M2 = _ieee("e5m2", 5, 2, "E5M2", _OCP8)
+E4M3 = Format("e4m3fn", 4, 3, 7, specials="fn", title="E4M3", source=_OCP8)
+E4M3FNUZ = Format("e4m3fnuz", 4, 3, 8, specials="fnuz", source=_NOUNE)
+E5M2FNUZ = Format("e5m2fnuz", 5, 2, 16, specials="fnuz", source=_NOUNE)
+E4M3B11FNUZ = Format("e4m3b11fnuz", 4, 3, 11, specials="fnuz", source="ml_dtypes float8_e4m3b11fnuz")
+E3M4 = _ieee("e3m4", 3, 4, "E3M4", "ml_dtypes float8_e3m4, after IEEE 754")
+E4M3_IEEE = _ieee("e4m3_ieee", 4, 3, "E4M3-IEEE", "ml_dtypes float8_e4m3, after IEEE 754")
+E3M2 = Format("e3m2", 3, 2, 3, specials="finite", source=f"{_MX}.2 (FP6)")
+E2M3 = Format("e2m3", 2, 3, 1, specials="finite", source=f"{_MX}.2 (FP6)")
+E2M1 = Format("e2m1", 2, 1, 1, specials="finite", source=f"{_MX}.3 (FP4)")
+E8M0 = Format(
+    "e8m0", 8, 0, 127, signed=False, specials="fn", zero=False, source="OCP Microscaling Formats (MX) 1.0, section 5.4"
+)
+UE4M3 = Format("ue4m3", 4, 3, 7, signed=False, specials="fn", source="NVIDIA PTX ISA, alternate formats (NVFP4 scales)")
+
+_TABLE = (
+    FP64, FP32, TF32, FP16, BF16, E5M2, E4M3, E4M3FNUZ, E5M2FNUZ, E4M3B11FNUZ, E3M4, E4M3_IEEE,
+    E3M2, E2M3, E2M1, E8M0, UE4M3,
+)  # fmt: skip
+_BY_NAME = {f.name: f for f in _TABLE}
+
+# numpy, ml_dtypes and torch dtypes by meaning: float8_e4m3 of ml_dtypes is the IEEE-style one.
+_ALIASES = {
+    "e4m3": "e4m3fn", "float64": "fp64", "float32": "fp32", "float16": "fp16", "bfloat16": "bf16",
+    "double": "fp64", "float": "fp32", "half": "fp16", "single": "fp32",
+    "float8_e5m2": "e5m2", "float8_e4m3fn": "e4m3fn", "float8_e4m3": "e4m3_ieee", "float8_e4m3fnuz": "e4m3fnuz",
+    "float8_e5m2fnuz": "e5m2fnuz", "float8_e4m3b11fnuz": "e4m3b11fnuz", "float8_e3m4": "e3m4",
+    "float8_e8m0fnu": "e8m0", "float6_e3m2fn": "e3m2", "float6_e2m3fn": "e2m3", "float4_e2m1fn": "e2m1",
+}  # fmt: skip
+
+_HINTS = {
+    "fp8": "e4m3 (forward) or e5m2 (gradients)",
+    "float8": "e4m3 (forward) or e5m2 (gradients)",
+    "fp6": "e3m2 or e2m3",
+    "fp4": "e2m1",
+    "e5m0": "e8m0",
+}
+
+
+def list_formats() -> tuple[Format, ...]:
+    """All named formats, widest first.
+
+    >>> [f.name for f in list_formats()][:5]
+    ['fp64', 'fp32', 'tf32', 'fp16', 'bf16']
+    """
+    return _TABLE
+
+
+def get_format(x: Any) -> Format:
+    """The format that ``x`` names: a ``Format``, a name, ``eXmY``, or a numpy, ml_dtypes or torch dtype.
+
+    Any ``eXmY`` that is not in the table is IEEE-style with bias 2^(X-1) - 1. Torch is not imported.
+    Raises ``FormatError`` with the nearest names.
+
+    >>> get_format("e4m3").name, get_format("e6m9").bits, get_format("float16") is FP16
+    ('e4m3fn', 16, True)
+    """
+    if isinstance(x, Format):
+        return x
+    if isinstance(x, str):
+        name = x.strip().lower()
+    else:  # dtypes: numpy's have .name, numpy's scalar types are classes, torch's print as torch.name
+        name = getattr(x, "name", None) or (x.__name__ if isinstance(x, type) else str(x))
+        name = name.removeprefix("torch.")
+        if x is float:  # Python's float is a double
+            name = "fp64"
+    name = _ALIASES.get(name, name)
+    if name in _BY_NAME:
+        return _BY_NAME[name]
+    if match := re.fullmatch(r"e(\d{1,2})m(\d{1,2})", name):
+        e, f = int(match[1]), int(match[2])
+        if not (2 <= e <= 15 and f >= 1 and 1 + e + f <= 64):
+            raise FormatError(
+                f"unknown format {name!r}: an IEEE-style eXmY has X from 2 to 15, Y of at least 1 and 64 bits in all. "
+                "Example: numsim explain 0.1 --format e5m4"
+            )
+        return _ieee(name, e, f, name.upper(), "IEEE 754-2019 style, bias 2^(X-1) - 1")
+    names = [*_BY_NAME, *_ALIASES]
+    near = _HINTS.get(name) or " or ".join(difflib.get_close_matches(name, names, n=3, cutoff=0.5))
+    hint = f"did you mean {near}?" if near else f"known are {', '.join(_BY_NAME)} and any eXmY."
+    raise FormatError(f"unknown format {str(x)!r}: {hint} Example: numsim explain 0.1 --format e4m3")

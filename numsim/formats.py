@@ -17,6 +17,7 @@ import math
 import re
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import cached_property
 from typing import Any, Literal
 
 from numsim.errors import FormatError
@@ -77,29 +78,29 @@ class Format:
                 raise FormatError(f"format {self.name!r}: {rule}. Example: numsim.Format('e5m4', 5, 4, bias=15)")
 
     # --- codes -----------------------------------------------------------------------------------------------------
-    @property
+    @cached_property
     def magnitude_bits(self) -> int:
         return self.exponent_bits + self.fraction_bits
 
-    @property
+    @cached_property
     def bits(self) -> int:
         return self.magnitude_bits + self.signed
 
-    @property
+    @cached_property
     def codes(self) -> int:
         """How many codes there are, NaNs and all."""
         return 1 << self.bits
 
-    @property
+    @cached_property
     def code_bytes(self) -> int:
         """Bytes of the smallest unsigned integer that holds a code: 1, 2, 4 or 8."""
         return next(b for b in (1, 2, 4, 8) if self.bits <= 8 * b)
 
-    @property
+    @cached_property
     def sign_mask(self) -> int:
         return (1 << self.magnitude_bits) if self.signed else 0
 
-    @property
+    @cached_property
     def max_code(self) -> int:
         """Magnitude code of the largest finite number."""
         top = 1 << self.magnitude_bits
@@ -107,11 +108,11 @@ class Format:
             self.specials
         ]
 
-    @property
+    @cached_property
     def infinity_code(self) -> int | None:
         return self.max_code + 1 if self.specials == "ieee" else None
 
-    @property
+    @cached_property
     def nan_code(self) -> int | None:
         """The canonical NaN: positive and quiet. FP16 0x7e00, E4M3 0x7f, the fnuz formats 0x80."""
         if self.specials == "ieee":
@@ -119,22 +120,22 @@ class Format:
         return {"fn": self.max_code + 1, "fnuz": self.sign_mask, "finite": None}[self.specials]
 
     # --- values ----------------------------------------------------------------------------------------------------
-    @property
+    @cached_property
     def precision(self) -> int:
         """Bits of the significand, hidden bit included."""
         return self.fraction_bits + 1
 
-    @property
+    @cached_property
     def emin(self) -> int:
         """Exponent of the least normal number."""
         return 1 - self.bias if self.zero else -self.bias
 
-    @property
+    @cached_property
     def emax(self) -> int:
         """Exponent of the largest finite number."""
         return (self.max_rank >> self.fraction_bits) - 1 + self.emin
 
-    @property
+    @cached_property
     def max_rank(self) -> int:
         return self.rank(self.max_code)
 
@@ -153,47 +154,47 @@ class Format:
         shift = exponent - self.fraction_bits
         return Fraction(significand << shift) if shift >= 0 else Fraction(significand, 1 << -shift)
 
-    @property
+    @cached_property
     def max(self) -> Fraction:
         """The largest finite number."""
         return self.magnitude(self.max_rank)
 
-    @property
+    @cached_property
     def least_normal(self) -> Fraction:
         return self.magnitude(1 << self.fraction_bits)
 
-    @property
+    @cached_property
     def least_subnormal(self) -> Fraction | None:
         """The least number above zero that is not normal; None where there are no subnormal numbers."""
         return self.magnitude(1) if self.zero and self.fraction_bits else None
 
-    @property
+    @cached_property
     def least(self) -> Fraction:
         """The least number above zero."""
         return self.least_subnormal or self.least_normal
 
-    @property
+    @cached_property
     def eps(self) -> Fraction:
         """Distance from 1 to the next number."""
         return Fraction(1, 1 << self.fraction_bits)
 
-    @property
+    @cached_property
     def unit_roundoff(self) -> Fraction:
         """Largest relative error of rounding to nearest in the normal range: eps / 2."""
         return self.eps / 2
 
-    @property
+    @cached_property
     def decades(self) -> float:
         """Dynamic range: log10 of largest / least number above zero. For people; rounded by libm."""
         ratio = self.max / self.least
         return (math.log2(ratio.numerator) - math.log2(ratio.denominator)) * math.log10(2)
 
-    @property
+    @cached_property
     def integers_up_to(self) -> int:
         """The largest n such that all integers 1..n are numbers of the format."""
         return min(1 << self.precision, int(self.max))
 
-    @property
+    @cached_property
     def adding_one_stalls_at(self) -> Fraction | None:
         """Where 1 + 1 + 1 + ... stops growing (nearest-even); None where it overflows first.
 

@@ -1,0 +1,32 @@
+"""numsim: see and check, bit for bit, what number formats do to numbers."""
+
+from __future__ import annotations
+
+from numsim import errors, formats, kernels, random
+from numsim._version import __version__
+from numsim.codes import classify, decode, exact, neighbours, pack, ulp, unpack
+from numsim.errors import NumsimError
+from numsim.events import Events
+from numsim.formats import (
+    BF16,
+    E2M1,
+    E2M3,
+    E3M2,
+    E3M4,
+    E4M3,
+    E4M3_IEEE,
+    E4M3B11FNUZ,
+    E4M3FNUZ,
+    E5M2,
+    E5M2FNUZ,
+    E8M0,
+    FP16,
+    FP32,
+    FP64,
+    TF32,
+    UE4M3,
+    Format,
+    get_format,
+    list_formats,
+)
+from numsim.rounding import encode, round_to

@@ -1,0 +1,230 @@
+"""Codes and the values that they stand for. Codes are the truth; floats are a view of them."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from numsim.errors import InputError, RangeError
+from numsim.formats import FP64, Format, get_format
+from numsim.values import NAN, Rational, as_fraction
+
+Codes = npt.NDArray[np.unsignedinteger[Any]]
+
+
+def code_dtype(format: Format) -> np.dtype[Any]:
+    """The smallest unsigned dtype that holds the codes.
+
+    >>> code_dtype(get_format("tf32"))
+    dtype('uint32')
+    """
+    return np.dtype(f"uint{8 * format.code_bytes}")
+
+
+def check_codes(codes: Any, format: Format) -> Codes:
+    """Codes as an array of the format's dtype; refuses signed dtypes, floats and codes out of range."""
+    array = np.asarray(codes)
+    example = f"Example: numsim.from_codes([0x{format.max_code:x}], '{format}')"
+    typed = isinstance(codes, (np.ndarray, np.generic))
+    if array.size and array.dtype.kind != "u" and (typed or array.dtype.kind != "i"):
+        raise InputError(f"codes of dtype {array.dtype}: codes are unsigned integers. {example}")
+    if array.size and (int(array.min()) < 0 or int(array.max()) >= format.codes):
+        bad = array.min() if array.min() < 0 else array.max()
+        raise InputError(f"code {int(bad):#x} is out of range: {format} has codes 0 to {format.codes - 1:#x}. {example}")
+    return array.astype(code_dtype(format), copy=False)
+
+
+def check_code(code: Any, format: Format) -> int:
+    """One code as a Python integer."""
+    array = check_codes(code, format)
+    if array.ndim:
+        raise InputError(f"one code is needed, not an array of shape {array.shape}. Example: numsim.exact(0x3c00, 'fp16')")
+    return int(array)
+
+
+# --- one code, in integers ---------------------------------------------------------------------------------------------
+def to_rational(code: int, format: Format) -> Rational:
+    """What a code stands for, as sign and exact fraction (see ``numsim.values``)."""
+    magnitude = code & (format.sign_mask - 1) if format.signed else code
+    sign = int(code != magnitude)
+    if code == format.nan_code or magnitude > format.max_code + (format.specials == "ieee"):
+        return NAN
+    if magnitude == format.infinity_code:
+        return Rational(sign, 1, 0)
+    value = format.magnitude(format.rank(magnitude))
+    return Rational(sign, value.numerator, value.denominator)
+
+
+def exact(code: Any, format: Any) -> Fraction:
+    """The exact value of one code.
+
+    Rules: NaN and infinity raise ``RangeError``; -0 gives 0.
+
+    >>> exact(0x3DCD, "bf16")
+    Fraction(205, 2048)
+    """
+    format = get_format(format)
+    value = to_rational(check_code(code, format), format)
+    if value.denominator == 0:
+        raise RangeError(f"code {int(code):#x} of {format} is {'NaN' if value == NAN else 'infinity'}: no exact fraction.")
+    return as_fraction(value)
+
+
+def neighbours(code: Any, format: Any) -> tuple[int | None, int | None]:
+    """The codes of the next number below and the next above; None where there is none.
+
+    Rules: NaN raises; an infinity counts as a neighbour of the largest number; both zeros lie between the two least
+    numbers.
+
+    >>> [hex(c) for c in neighbours(0x3DCD, "bf16")]
+    ['0x3dcc', '0x3dce']
+    >>> neighbours(0x7E, "e4m3")  # 448: nothing above
+    (125, None)
+    """
+    format = get_format(format)
+    code = check_code(code, format)
+    if to_rational(code, format) == NAN:
+        raise InputError(f"code {code:#x} of {format} is NaN: it has no neighbours.")
+    sign, magnitude = (code & format.sign_mask), code & ~format.sign_mask
+    top = format.max_code + (format.specials == "ieee")
+    outer = magnitude + 1 | sign if magnitude < top else None
+    if magnitude:
+        # stepping inwards from the least negative number reaches -0, or +0 where -0 does not exist
+        inner: int | None = magnitude - 1 | (sign if magnitude > 1 or format.specials != "fnuz" else 0)
+    else:
+        inner, outer = (format.sign_mask | 1 if format.signed else None), 1
+        return inner, outer
+    return (outer, inner) if sign else (inner, outer)
+
+
+def ulp(code: Any, format: Any) -> Fraction:
+    """Unit in the last place: the weight of the last fraction bit of this code (of zero: the least subnormal).
+
+    >>> ulp(0x3DCD, "bf16") == Fraction(1, 2**11)
+    True
+    """
+    format = get_format(format)
+    code = check_code(code, format)
+    if to_rational(code, format).denominator == 0:
+        raise InputError(f"code {code:#x} of {format} is no finite number: it has no ulp.")
+    rank = format.rank(code & ~format.sign_mask)
+    exponent = max(rank >> format.fraction_bits, 1) - 1 + format.emin
+    return Fraction(2) ** (exponent - format.fraction_bits)
+
+
+# --- arrays ------------------------------------------------------------------------------------------------------------
+def decode(codes: Any, format: Any) -> Any:
+    """The values of codes, as float64.
+
+    Rules: NaN codes give NaN, infinities give infinities, -0 gives -0.0.
+    Parameters: codes, any shape, any unsigned dtype. Returns float64 of that shape.
+    Raises ``RangeError`` where the format has values that are no float64 (``exact`` always works), ``InputError`` for
+    codes out of range. Cost: a table look-up for formats of up to 16 bits.
+
+    >>> decode([0x3C00, 0xFC00, 0x0001], "fp16")
+    array([1.00000000e+00,           -inf, 5.96046448e-08])
+    """
+    format = get_format(format)
+    if not format.fits(FP64):
+        raise RangeError(f"{format} has values that no float64 holds. Example: numsim.exact(code, '{format}')")
+    codes = check_codes(codes, format)
+    return (_table(format)[codes] if format.bits <= 16 else _decode(codes, format))[()]
+
+
+@lru_cache(maxsize=64)
+def _table(format: Format) -> npt.NDArray[np.float64]:
+    table = _decode(np.arange(format.codes, dtype=code_dtype(format)), format)
+    table.flags.writeable = False
+    return table
+
+
+def _decode(codes: Codes, format: Format) -> npt.NDArray[np.float64]:
+    if format == FP64:
+        return codes.astype(np.uint64).view(np.float64)
+    magnitude = codes.astype(np.int64) & ((1 << format.magnitude_bits) - 1)
+    rank = magnitude if format.zero else magnitude + (1 << format.fraction_bits)
+    place = np.maximum(rank >> format.fraction_bits, 1) - 1  # exponent above emin
+    significand = (rank - (place << format.fraction_bits)).astype(np.float64)  # below 2^53: exact
+    # clipped only where the code is NaN: ldexp is exact for every value of the format
+    values = np.ldexp(significand, np.minimum(place + (format.emin - format.fraction_bits), 1023).astype(np.int32))
+    if format.infinity_code is not None:
+        values = np.where(magnitude == format.infinity_code, np.inf, values)
+    values = np.where((codes & np.uint64(format.sign_mask)) != 0, -values, values)
+    return np.asarray(np.where(_is_nan(codes, magnitude, format), np.nan, values))
+
+
+def _is_nan(codes: Codes, magnitude: npt.NDArray[np.int64], format: Format) -> Any:
+    if format.specials == "fnuz":
+        return codes == format.nan_code
+    return magnitude > format.max_code + (format.specials == "ieee")
+
+
+def classify(codes: Any, format: Any) -> Any:
+    """The class of each code: "zero", "subnormal", "normal", "infinity" or "nan", as an array of strings.
+
+    >>> classify([0x00, 0x01, 0x08, 0x7F], "e4m3").tolist()
+    ['zero', 'subnormal', 'normal', 'nan']
+    """
+    format = get_format(format)
+    codes = check_codes(codes, format)
+    magnitude = codes.astype(np.uint64) & np.uint64((1 << format.magnitude_bits) - 1)
+    rank = magnitude if format.zero else magnitude + np.uint64(1 << format.fraction_bits)
+    infinity = magnitude == format.infinity_code if format.infinity_code is not None else np.zeros(codes.shape, bool)
+    nan = codes == format.nan_code if format.specials == "fnuz" else (magnitude > format.max_code) & ~infinity
+    return np.select(
+        [nan, infinity, rank == 0, rank < 1 << format.fraction_bits],
+        ["nan", "infinity", "zero", "subnormal"],
+        "normal",
+    )[()]
+
+
+def pack(codes: Any, format: Any) -> npt.NDArray[np.uint8]:
+    """Codes of a 4- or 6-bit format side by side in bytes, along the last axis; the first code in the low bits.
+
+    The last axis must fill whole bytes: a multiple of 2 codes (4 bits) or 4 codes (6 bits, 3 bytes).
+
+    >>> pack([0x1, 0xF], "e2m1")
+    array([241], dtype=uint8)
+    """
+    format = get_format(format)
+    group = _group(format)
+    codes = check_codes(codes, format)
+    if codes.ndim == 0 or codes.shape[-1] % group:
+        raise InputError(
+            f"codes of shape {codes.shape}: {format.bits}-bit codes pack in groups of {group} along the last axis. "
+            f"Example: numsim.pack([0] * {group}, '{format}')"
+        )
+    words = codes.reshape(*codes.shape[:-1], -1, group).astype(np.uint32)
+    word = (words << (np.arange(group, dtype=np.uint32) * format.bits)).sum(axis=-1, dtype=np.uint32)
+    parts = np.stack([word >> (8 * i) & 0xFF for i in range(group * format.bits // 8)], axis=-1)
+    return parts.reshape(*codes.shape[:-1], -1).astype(np.uint8)
+
+
+def unpack(packed: Any, format: Any) -> npt.NDArray[np.uint8]:
+    """The codes that ``pack`` put side by side.
+
+    >>> unpack(pack([1, 2, 3, 63], "e3m2"), "e3m2").tolist()
+    [1, 2, 3, 63]
+    """
+    format = get_format(format)
+    group = _group(format)
+    size = group * format.bits // 8
+    data = np.asarray(packed)
+    if data.dtype != np.uint8 or data.ndim == 0 or data.shape[-1] % size:
+        raise InputError(
+            f"packed data of dtype {data.dtype}, shape {data.shape}: uint8 with a last axis of a multiple of {size}."
+        )
+    parts = data.reshape(*data.shape[:-1], -1, size).astype(np.uint32)
+    word = (parts << (np.arange(size, dtype=np.uint32) * 8)).sum(axis=-1, dtype=np.uint32)
+    codes = np.stack([word >> (format.bits * i) & (format.codes - 1) for i in range(group)], axis=-1)
+    return codes.reshape(*data.shape[:-1], -1).astype(np.uint8)
+
+
+def _group(format: Format) -> int:
+    if format.bits not in (4, 6):
+        raise InputError(f"{format} has {format.bits} bits: only 4- and 6-bit codes are packed. Example: 'e2m1'")
+    return {4: 2, 6: 4}[format.bits]

@@ -1,0 +1,122 @@
+"""Random bits that never change: a pure function of (seed, counter), the same on every machine and in every version.
+
+``bits(seed, counter)`` hashes the counter under two 32-bit keys derived from the seed. Within one block of 2^32
+counters it is a permutation of the 32-bit integers, so no value comes up twice in a block; across blocks and seeds the
+keys differ. The two mixing functions and their constants are published: splitmix64 (Steele, Lea, Flood, OOPSLA 2014)
+and lowbias32 (C. Wellons, "Prospecting for Hash Functions", 2018). Not for cryptography.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from numsim.errors import InputError
+
+_U32, _U64 = (1 << 32) - 1, (1 << 64) - 1
+
+
+def _splitmix64(x: int) -> int:
+    x = (x + 0x9E3779B97F4A7C15) & _U64
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _U64
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _U64
+    return x ^ (x >> 31)
+
+
+def _lowbias32(x: int) -> int:
+    x = ((x ^ (x >> 16)) * 0x7FEB352D) & _U32
+    x = ((x ^ (x >> 15)) * 0x846CA68B) & _U32
+    return x ^ (x >> 16)
+
+
+def keys(seed: int, block: int = 0) -> tuple[int, int]:
+    """The two 32-bit keys of a block of 2^32 counters."""
+    x = _splitmix64(_splitmix64(seed) ^ block)
+    return x & _U32, x >> 32
+
+
+def bits(seed: int, counter: int) -> int:
+    """32 random bits as an integer, for a seed in [0, 2^64) and a counter >= 0.
+
+    >>> [hex(bits(7, i)) for i in range(3)]
+    ['0xc63b7155', '0x48cf60bc', '0x243d815d']
+    """
+    key0, key1 = keys(seed, counter >> 32)
+    return _lowbias32(_lowbias32((counter & _U32) ^ key0) ^ key1)
+
+
+def check_seed(seed: Any) -> int:
+    """A seed as a Python integer; refuses what is no integer in [0, 2^64)."""
+    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or not 0 <= seed <= _U64:
+        raise InputError(f"seed={seed!r}: a seed is an integer from 0 to 2^64 - 1. Example: seed=7")
+    return int(seed)
+
+
+class Stream:
+    """A seed and a position; each call that uses the stream moves the position on.
+
+    >>> stream = Stream(7)
+    >>> import numsim
+    >>> _ = numsim.encode([0.1, 0.2], "bf16", rounding="stochastic", seed=stream)
+    >>> stream
+    Stream(seed=7, position=2)
+    """
+
+    def __init__(self, seed: int, position: int = 0) -> None:
+        if isinstance(position, bool) or not isinstance(position, (int, np.integer)) or position < 0:
+            raise InputError(f"position={position!r}: a position is an integer >= 0. Example: Stream(7, position=0)")
+        self.seed, self.position = check_seed(seed), int(position)
+
+    def take(self, count: int) -> int:
+        """The position to use for ``count`` draws; moves on by as many."""
+        position, self.position = self.position, self.position + count
+        return position
+
+    def __repr__(self) -> str:
+        return f"Stream(seed={self.seed}, position={self.position})"
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Where a stochastic operation gets its bits: draw i is ``given[i]``, or ``bits(seed, position + i)``.
+
+    ``r`` is how many bits each draw has (1..32); of a generated draw the top r bits are used.
+    """
+
+    r: int
+    seed: int = 0
+    position: int = 0
+    given: npt.NDArray[np.uint32] | None = None
+
+    def __call__(self, i: int) -> int:
+        if self.given is not None:
+            return int(self.given[i])
+        return bits(self.seed, self.position + i) >> (32 - self.r)
+
+
+def make_draw(count: int, seed: Any, random_bits: Any, sr_bits: int | None, shape: tuple[int, ...]) -> Draw:
+    """Check the options of a stochastic call and reserve ``count`` draws."""
+    example = 'Example: rounding="stochastic", seed=7'
+    if sr_bits is not None and not (isinstance(sr_bits, (int, np.integer)) and 1 <= sr_bits <= 32):
+        raise InputError(f"sr_bits={sr_bits!r}: the number of random bits is 1 to 32. {example}, sr_bits=8")
+    if (seed is None) == (random_bits is None):
+        raise InputError(f"stochastic rounding needs either seed= or random_bits=. {example}")
+    if random_bits is None:
+        r = 32 if sr_bits is None else int(sr_bits)
+        if isinstance(seed, Stream):
+            return Draw(r, seed.seed, seed.take(count))
+        return Draw(r, check_seed(seed))
+    given = np.asarray(random_bits)
+    if given.size and given.dtype.kind not in "ui":
+        raise InputError(f"random_bits of type {given.dtype}: unsigned integers are needed. {example}")
+    r = int(sr_bits) if sr_bits is not None else {"uint8": 8, "uint16": 16}.get(given.dtype.name, 32)
+    try:
+        given = np.broadcast_to(given, shape)
+    except ValueError:
+        raise InputError(f"random_bits of shape {given.shape} do not fit values of shape {shape}. {example}") from None
+    if given.size and (int(given.min()) < 0 or int(given.max()) >> r):
+        raise InputError(f"random_bits from {given.min()} to {given.max()}: with {r} bits they lie in [0, 2^{r}).")
+    return Draw(r, given=np.ascontiguousarray(given, dtype=np.uint32).reshape(-1))

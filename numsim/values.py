@@ -1,0 +1,147 @@
+"""What may stand for a number, made exact before any rounding.
+
+Everything that comes in ends as one of two things: a float32 or float64 array that holds the values exactly, or a flat
+list of rationals. A rational is ``(sign, numerator, denominator)`` with sign 0 or 1 and the fraction >= 0, so that -0
+exists; 1/0 is infinity and 0/0 is NaN.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+import re
+from decimal import Decimal, InvalidOperation
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from numsim.errors import InputError
+
+
+class Rational(NamedTuple):
+    sign: int
+    numerator: int
+    denominator: int
+
+
+NAN = Rational(0, 0, 0)
+_EXAMPLE = "Example: numsim.encode([0.1, 1.5], 'fp16')"
+# Floating dtypes that float32 holds exactly; ml_dtypes' own types have kind 'V' or 'f' and are known by name.
+_SMALL_FLOATS = ("float16", "bfloat16", "float8_", "float6_", "float4_")
+
+
+def rational(x: Any) -> Rational:
+    """One number, exactly. Decimal strings are read as written: "0.1" is 1/10.
+
+    >>> rational("0.1"), rational(-0.0), rational(float("inf"))  # doctest: +ELLIPSIS
+    (Rational(sign=0, numerator=1, denominator=10), Rational(sign=1, numerator=0, denominator=1), ...denominator=0))
+    """
+    if isinstance(x, str):
+        x = _parse(x)
+    if isinstance(x, Rational):
+        return x
+    if isinstance(x, (bool, np.bool_)):
+        x = int(x)
+    if isinstance(x, Fraction):
+        return Rational(int(x < 0), abs(x.numerator), x.denominator)
+    if isinstance(x, (int, np.integer)):
+        return Rational(int(x < 0), abs(int(x)), 1)
+    if isinstance(x, (float, np.floating, Decimal)):
+        if isinstance(x, Decimal):
+            sign, nan, infinite = int(x.is_signed()), x.is_nan(), x.is_infinite()
+        else:
+            sign, nan, infinite = int(bool(np.signbit(x))), bool(x != x), bool(np.isinf(x))
+        if nan:
+            return NAN
+        if infinite:
+            return Rational(sign, 1, 0)
+        n, d = x.as_integer_ratio()
+        return Rational(sign, abs(int(n)), int(d))
+    if isinstance(x, numbers.Complex) and not isinstance(x, numbers.Real):
+        raise InputError(f"{x!r} is complex: round the real and the imaginary part apart. {_EXAMPLE}")
+    if type(x).__module__.startswith("ml_dtypes"):
+        return rational(float(x))
+    raise InputError(f"{x!r} ({type(x).__name__}) is no number. {_EXAMPLE}")
+
+
+def _parse(text: str) -> Any:
+    if re.search(r"e[+-]?0*[1-9]\d{4,}", text.lower()) and "x" not in text.lower():
+        raise InputError(f"{text!r}: exponents of five digits and more are not read; every format ends far below.")
+    try:
+        return Decimal(text)
+    except InvalidOperation:
+        pass
+    try:
+        return float.fromhex(text) if "x" in text.lower() else Fraction(text)
+    except (ValueError, OverflowError, ZeroDivisionError):
+        raise InputError(f"{text!r} is no number: write it like '0.1', '1e-3', '0x1.8p-3' or '1/3'.") from None
+
+
+def as_fraction(x: Rational) -> Fraction:
+    """A finite rational as a Fraction (the sign of zero is lost)."""
+    return Fraction(-x.numerator if x.sign else x.numerator, x.denominator)
+
+
+class Values(NamedTuple):
+    """Exact input: ``floats`` (C order, native float32 or float64) or, where those cannot hold it, ``rationals``."""
+
+    shape: tuple[int, ...]
+    floats: npt.NDArray[Any] | None
+    rationals: list[Rational] | None
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    def __iter__(self) -> Any:
+        return iter(self.rationals if self.rationals is not None else map(rational, self.floats.ravel().tolist()))  # type: ignore[union-attr]
+
+
+def as_values(values: Any) -> Values:
+    """Read Python numbers, ``Fraction``, decimal strings, nested lists of them, or numpy and ml_dtypes arrays.
+
+    Raises ``InputError`` for complex and object arrays, ragged lists and whatever is no number.
+    """
+    if isinstance(values, np.ndarray) or (isinstance(values, np.generic) and not isinstance(values, (str, bytes))):
+        return _from_array(np.asarray(values))
+    if isinstance(values, (list, tuple)):
+        return _from_list(values)
+    if not isinstance(values, (numbers.Number, Decimal, str)) and hasattr(values, "__array__"):
+        return _from_array(np.asarray(values))
+    return Values((), None, [rational(values)])
+
+
+def _from_array(array: npt.NDArray[Any]) -> Values:
+    kind, name = array.dtype.kind, array.dtype.name
+    if kind == "c":
+        raise InputError(f"array of {name}: round the real and the imaginary part apart. {_EXAMPLE}")
+    if kind in "biu" and array.dtype.itemsize <= 4:
+        return Values(array.shape, np.ascontiguousarray(array, np.float64), None)
+    if kind in "iu":
+        if not array.size or (int(array.max()) <= 1 << 53 and int(array.min()) >= -(1 << 53)):
+            return Values(array.shape, np.ascontiguousarray(array, np.float64), None)
+        return Values(array.shape, None, [rational(x) for x in array.ravel().tolist()])
+    if name in ("float32", "float64"):
+        return Values(array.shape, np.ascontiguousarray(array, array.dtype.newbyteorder("=")), None)
+    if name.startswith(_SMALL_FLOATS):
+        return Values(array.shape, np.ascontiguousarray(array.astype(np.float32)), None)
+    if kind == "f":  # longdouble
+        return Values(array.shape, None, [rational(x) for x in array.ravel()])
+    if kind in "US":
+        return Values(array.shape, None, [rational(x.decode() if kind == "S" else str(x)) for x in array.ravel()])
+    raise InputError(f"array of dtype {name}: numbers are needed, as float, integer or ml_dtypes arrays. {_EXAMPLE}")
+
+
+def _from_list(values: Any) -> Values:
+    try:  # object first: np.asarray([2**53 + 1, 0.5]) would round the integer
+        leaves = np.array(values, dtype=object)
+    except ValueError:
+        raise InputError(f"nested lists of unequal lengths are no array. {_EXAMPLE}") from None
+    flat = leaves.ravel().tolist()
+    if any(isinstance(x, (list, tuple, np.ndarray)) for x in flat):
+        raise InputError(f"nested lists of unequal lengths are no array. {_EXAMPLE}")
+    if all(type(x) is float or (type(x) is int and -(1 << 53) <= x <= 1 << 53) for x in flat):
+        return Values(leaves.shape, np.array(flat, dtype=np.float64).reshape(leaves.shape), None)
+    return Values(leaves.shape, None, [rational(x) for x in flat])

@@ -55,8 +55,7 @@ def to_rational(code: int, format: Format) -> Rational:
         return NAN
     if magnitude == format.infinity_code:
         return Rational(sign, 1, 0)
-    value = format.magnitude(format.rank(magnitude))
-    return Rational(sign, value.numerator, value.denominator)
+    return Rational(sign, *format.ratio(format.rank(magnitude)))
 
 
 def exact(code: Any, format: Any) -> Fraction:

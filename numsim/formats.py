@@ -149,10 +149,14 @@ class Format:
         >>> [str(E4M3.magnitude(E4M3.max_rank + i)) for i in (-1, 0, 1, 2)]
         ['416', '448', '480', '512']
         """
-        exponent = max(rank >> self.fraction_bits, 1) - 1 + self.emin
-        significand = rank - ((exponent - self.emin) << self.fraction_bits)
-        shift = exponent - self.fraction_bits
-        return Fraction(significand << shift) if shift >= 0 else Fraction(significand, 1 << -shift)
+        return Fraction(*self.ratio(rank))
+
+    def ratio(self, rank: int) -> tuple[int, int]:
+        """``magnitude`` as numerator and denominator, one of which is a power of two."""
+        place = max(rank >> self.fraction_bits, 1) - 1  # exponent above emin
+        significand = rank - (place << self.fraction_bits)
+        shift = place + self.emin - self.fraction_bits
+        return (significand << shift, 1) if shift >= 0 else (significand, 1 << -shift)
 
     @cached_property
     def max(self) -> Fraction:
@@ -204,6 +208,9 @@ class Format:
         if (stall := 1 << self.precision) <= self.max:
             return Fraction(stall)  # stall + 1 is halfway to the next number, and the even neighbour is below
         return self.max if self.specials == "finite" else None
+
+    def __hash__(self) -> int:
+        return hash(self.name)  # equality compares all fields; this only has to be quick
 
     def fits(self, other: Format) -> bool:
         """Whether every finite value of this format is a value of ``other``."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from numsim import errors, formats, kernels, random
 from numsim._version import __version__
+from numsim.array import Array, add, array, cumsum, div, dot, fma, from_codes, matmul, mul, sqrt, sub, sum
 from numsim.codes import classify, decode, exact, neighbours, pack, ulp, unpack
 from numsim.errors import NumsimError
 from numsim.events import Events

@@ -1,0 +1,147 @@
+"""What passes between an experiment and a machine: a question goes in, an answer comes out.
+
+A question is a frozen record: an operation, formats, options and arrays of codes. Its digest names it for ever, so a
+recording can be looked up and "the same question" means the same bits in.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from numsim.accumulate import ORDERS
+from numsim.codes import check_codes
+from numsim.errors import InputError
+from numsim.formats import Format, get_format
+from numsim.rounding import Policy
+
+ELEMENTWISE = {"cast": 1, "add": 2, "sub": 2, "mul": 2, "div": 2, "sqrt": 1, "fma": 3}
+SUMS = {"sum": 1, "cumsum": 1, "dot": 2, "matmul": 2}
+_DEFAULTS: dict[str, Any] = {
+    "rounding": "nearest-even",
+    "overflow": "ieee",
+    "subnormals": "keep",
+    "nan": "raise",
+    "order": "sequential",  # sums only
+    "product": None,  # dot and matmul: a format name, or "exact"
+    "seed": None,  # stochastic only
+    "sr_bits": None,
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Question:
+    """One thing to compute.
+
+    operation : "cast", "add", "sub", "mul", "div", "sqrt", "fma" (elementwise), "sum", "cumsum", "dot" (along the last
+        axis), "matmul".
+    inputs : a format for each array.
+    output : the format of the result; for sums that of the accumulator.
+    arrays : codes, one array for each input.
+    options : rounding, overflow, subnormals, nan, order, product, seed, sr_bits; what is left out has its default.
+
+    >>> q = ask("cast", ["fp32"], "bf16", [np.array([0x3DCCCCCD], np.uint32)])
+    >>> q.rounding, q.digest[:12]
+    ('nearest-even', 'f85e3ebec11c')
+    """
+
+    operation: str
+    inputs: tuple[Format, ...]
+    output: Format
+    arrays: tuple[npt.NDArray[Any], ...]
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        count = (ELEMENTWISE | SUMS).get(self.operation)
+        if count is None:
+            raise InputError(f"operation {self.operation!r}: known are {', '.join(ELEMENTWISE | SUMS)}.")
+        if not len(self.inputs) == len(self.arrays) == count:
+            raise InputError(f"{self.operation} takes {count} arrays, each with a format.")
+        if unknown := set(self.options) - set(_DEFAULTS):
+            raise InputError(f"unknown options {sorted(unknown)}: known are {', '.join(_DEFAULTS)}.")
+        if self.order not in ORDERS:
+            raise InputError(f"order={self.order!r}: allowed are {', '.join(ORDERS)}.")
+        _ = self.policy  # refuses unknown modes
+        arrays = tuple(check_codes(a, f) for a, f in zip(self.arrays, self.inputs, strict=True))
+        for a in arrays:
+            a.flags.writeable = False
+        object.__setattr__(self, "arrays", arrays)
+        chosen = {k: v for k, v in self.options.items() if v != _DEFAULTS[k]}
+        object.__setattr__(self, "options", MappingProxyType(dict(sorted(chosen.items()))))
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _DEFAULTS:
+            return self.options.get(name, _DEFAULTS[name])
+        raise AttributeError(name)
+
+    @property
+    def policy(self) -> Policy:
+        return Policy(self.rounding, self.overflow, self.subnormals, self.nan)
+
+    @cached_property
+    def record(self) -> dict[str, Any]:
+        """The question without its arrays, which are named by shape and SHA-256 of their little-endian bytes."""
+        return {
+            "operation": self.operation,
+            "inputs": [f.name for f in self.inputs],
+            "output": self.output.name,
+            "options": dict(self.options),
+            "arrays": [
+                {
+                    "shape": list(a.shape),
+                    "dtype": a.dtype.name,
+                    "sha256": hashlib.sha256(np.ascontiguousarray(a, a.dtype.newbyteorder("<")).tobytes()).hexdigest(),
+                }
+                for a in self.arrays
+            ],
+        }
+
+    @cached_property
+    def json(self) -> str:
+        """Canonical JSON of ``record``: sorted keys, no spaces, ASCII."""
+        return json.dumps(self.record, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+
+    @cached_property
+    def digest(self) -> str:
+        return hashlib.sha256(self.json.encode()).hexdigest()
+
+    def __str__(self) -> str:
+        shapes = " ".join(f"{f}{list(a.shape)}" for f, a in zip(self.inputs, self.arrays, strict=True))
+        options = "".join(f" {k}={v}" for k, v in self.options.items())
+        return f"{self.operation} {shapes} -> {self.output}{options}"
+
+
+def ask(operation: str, inputs: Sequence[Any], output: Any, arrays: Sequence[Any], **options: Any) -> Question:
+    """A ``Question`` from names and arrays: what experiments write."""
+    for key in ("product",):
+        if options.get(key) not in (None, "exact"):
+            options[key] = get_format(options[key]).name
+    # copies: a question is frozen, its arrays must not change behind its back
+    arrays = tuple(np.array(a) for a in arrays)
+    return Question(operation, tuple(get_format(f) for f in inputs), get_format(output), arrays, options)
+
+
+class Can(NamedTuple):
+    """Whether a machine can answer, and if not, why. True or False in an ``if``."""
+
+    yes: bool
+    reason: str = ""
+
+    def __bool__(self) -> bool:
+        return self.yes
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """Codes in the question's output format, and where they come from."""
+
+    codes: npt.NDArray[Any]
+    provenance: Mapping[str, Any]

@@ -168,8 +168,14 @@ def test_pack_is_one_little_endian_number(name, group):
     assert numsim.unpack(packed, name).dtype == np.uint8
     # any stride and any unsigned dtype
     assert np.array_equal(numsim.pack(codes[:, ::-1].astype(np.uint32), name), packed[:, ::-1])
-    assert numsim.pack(codes[:0], name).shape == (0, 3, 6 * group * bits // 8)
-    assert numsim.unpack(packed[:0], name).shape == (0, 3, 6 * group)
+
+
+@pytest.mark.parametrize(("name", "group", "size"), [("e2m1", 2, 1), ("e3m2", 4, 3)])
+def test_pack_of_nothing(name, group, size):
+    assert numsim.pack(np.empty((0, 3, 2 * group), np.uint8), name).shape == (0, 3, 2 * size)
+    assert numsim.pack(np.empty((3, 0), np.uint8), name).shape == (3, 0)
+    assert numsim.unpack(np.empty((0, 3, 2 * size), np.uint8), name).shape == (0, 3, 2 * group)
+    assert numsim.unpack(np.empty((3, 0), np.uint8), name).shape == (3, 0)
 
 
 def test_pack_by_hand():

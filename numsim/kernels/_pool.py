@@ -1,0 +1,65 @@
+"""Threads for kernels: a serial kernel runs over chunks of its outputs, so the result never depends on their number."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+LARGE = 1 << 17  # fewer outputs than this are done before a second thread has woken up
+
+_pool: ThreadPoolExecutor | None = None
+_size = 0
+_lock = threading.Lock()
+_here = threading.local()
+
+
+def threads() -> int:
+    """How many threads kernels use: NUMSIM_THREADS, or the cores that this process may use."""
+    chosen = os.environ.get("NUMSIM_THREADS", "")
+    if chosen.isdecimal() and int(chosen):
+        return int(chosen)
+    if hasattr(os, "sched_getaffinity"):  # Linux: containers and batch systems give fewer cores than there are
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def over_chunks(count: int, work: Callable[[int, int], None], *, chunk: int = LARGE, large: int = LARGE) -> None:
+    """Call ``work(first, end)`` for chunks that cover ``range(count)``, on all threads where ``count`` is large.
+
+    ``work`` must write only its own outputs, and release the GIL for most of its time.
+    """
+    number = threads()
+    if number == 1 or count <= large or getattr(_here, "working", False):  # a worker must not wait for workers
+        work(0, count)
+        return
+
+    def one(first: int) -> None:
+        _here.working = True
+        try:
+            work(first, min(first + chunk, count))
+        finally:
+            _here.working = False
+
+    for _ in _executor(number).map(one, range(0, count, chunk)):
+        pass  # (an exception of a worker is raised here)
+
+
+def _executor(number: int) -> ThreadPoolExecutor:
+    global _pool, _size
+    with _lock:
+        if _pool is None or _size != number:  # the threads of an old pool end when nobody refers to it any more
+            _pool, _size = ThreadPoolExecutor(number, thread_name_prefix="numsim"), number
+        return _pool
+
+
+def _after_fork() -> None:
+    """A forked child has the pool object but none of its threads."""
+    global _pool, _lock
+    _pool, _lock = None, threading.Lock()
+    _here.working = False
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

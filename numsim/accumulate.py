@@ -17,6 +17,7 @@ The reference is below; ``kernels/accumulate.py`` holds the fast twin.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -138,7 +139,8 @@ def sums(factors: Sequence[Codes], plan: Plan, draw: Draw | None = None, *, trai
         raise InputError("order='pairwise' has no running sum. Example: order='sequential'")
     arrays = np.broadcast_arrays(*factors)
     shape, n = arrays[0].shape[:-1], arrays[0].shape[-1]
-    flat = [a.reshape(-1, n) if n else a.reshape(int(np.prod(shape)), 0) for a in arrays]
+    rows = math.prod(shape)
+    flat = [a.reshape(rows, n) for a in arrays]
     dtype = code_dtype(plan.accumulator)
     if kernels.use(arrays[0].size * plan.uses):
         from numsim.kernels import accumulate as fast
@@ -146,8 +148,8 @@ def sums(factors: Sequence[Codes], plan: Plan, draw: Draw | None = None, *, trai
         if fast.suits(plan, draw):
             result = fast.sums(flat, plan, draw, trail)
             return result.reshape(*shape, n) if trail else result.reshape(shape)
-    result = np.zeros((len(flat[0]), n) if trail else len(flat[0]), dtype)
-    for o in range(len(flat[0])):
+    result = np.zeros((rows, n) if trail else rows, dtype)
+    for o in range(rows):
         codes = _Sum(plan, draw, o * n * plan.uses).trail([a[o].tolist() for a in flat])
         if trail:
             result[o] = codes
@@ -160,8 +162,9 @@ def products(a: Codes, b: Codes, plan: Plan, draw: Draw | None = None) -> npt.ND
     """The matrix product of codes a (..., M, K) and b (..., K, N): accumulator codes (..., M, N), each a sum over K."""
     shape = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     (m, k), n = a.shape[-2:], b.shape[-1]
-    left = np.broadcast_to(a, (*shape, m, k)).reshape(-1, m, k)
-    right = np.broadcast_to(b, (*shape, k, n)).reshape(-1, k, n)
+    batch = math.prod(shape)
+    left = np.broadcast_to(a, (*shape, m, k)).reshape(batch, m, k)
+    right = np.broadcast_to(b, (*shape, k, n)).reshape(batch, k, n)
     work = len(left) * m * n * k * plan.uses
     if kernels.use(work):
         from numsim.kernels import accumulate as fast
@@ -169,8 +172,7 @@ def products(a: Codes, b: Codes, plan: Plan, draw: Draw | None = None) -> npt.ND
         if fast.suits(plan, draw):
             return fast.products(left, right, plan, draw).reshape(*shape, m, n)
     result = np.zeros((len(left), m, n), code_dtype(plan.accumulator))
-    for o in range(result.size):
-        batch, (i, j) = o // (m * n), divmod(o % (m * n), n)
-        codes = _Sum(plan, draw, o * k * plan.uses).trail([left[batch, i].tolist(), right[batch, :, j].tolist()])
-        result[batch, i, j] = codes[-1] if codes else 0
+    for o, (at, i, j) in enumerate(np.ndindex(*result.shape)):
+        codes = _Sum(plan, draw, o * k * plan.uses).trail([left[at, i].tolist(), right[at, :, j].tolist()])
+        result[at, i, j] = codes[-1] if codes else 0
     return result.reshape(*shape, m, n)

@@ -1,0 +1,392 @@
+"""Twins of ``numsim.accumulate``: sums and matrix products.
+
+Every plan runs in float64, one output after the other: an addition gives the float64 rounded to odd
+(``kernels/arithmetic.py`` says why that is exact), and ``round_scalar`` rounds it to the accumulator in any mode.
+
+The usual plans run in float32 lanes, many outputs side by side, with nearest-even by bit operations. Why float32 is
+exact there: a product of two factors of up to 12 bits has at most 24 and is exact (``_exact_in_float32`` looks at the
+exponents); a float32 sum of two numbers of p <= 11 bits rounds twice, which is harmless as 24 >= 2 p + 2; FP32 products
+and accumulators are rounded once, by the hardware.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from numsim.accumulate import Plan
+from numsim.codes import Codes, decode
+from numsim.formats import FP32, FP64, Format
+from numsim.kernels import _pool
+from numsim.kernels import rounding as fast_rounding
+from numsim.kernels._jit import as_bits, as_float, flushes_subnormals, fma64, jit
+from numsim.kernels.arithmetic import add_odd, carries, is_native, operand_values, rounds_from_odd
+from numsim.kernels.random import bits as random_bits
+from numsim.random import Draw, keys
+from numsim.rounding import ROUNDINGS, Policy, overflow_result, with_sign
+
+EVEN, AWAY, TOWARD_ZERO, UP, DOWN, ODD, STOCHASTIC = range(len(ROUNDINGS))
+
+
+def suits(plan: Plan, draw: Draw | None) -> bool:
+    """Whether the kernels compute this plan bit for bit; the reference does the rest."""
+    rounded = [plan.accumulator] + [plan.product] * (plan.product is not None)
+    if any(f.nan_code is None for f in rounded) and any(f.nan_code is not None for f in plan.inputs):
+        return False  # a NaN may have nowhere to go: the reference says so
+    if not all(f.signed and f.zero for f in (*plan.inputs, *rounded)):
+        return False
+    native = [is_native(f, plan.policy) for f in rounded]
+    if native[0] and len(plan.inputs) == 2 and plan.product is None and plan.order != "sequential":
+        return False  # only the sequential order has an exact product inside one fma
+    if all(native):
+        return all(f.fits(FP64) for f in plan.inputs)
+    ok = [n or (rounds_from_odd(f, draw) and carries(f)) for n, f in zip(native, rounded, strict=True)]
+    return all(ok) and all(map(carries, plan.inputs))
+
+
+# --- one output after the other, in float64 -----------------------------------------------------------------------------
+class Grid(NamedTuple):
+    """A format and a policy, as ``round_scalar`` needs them."""
+
+    native: bool  # FP64: the hardware has rounded already
+    fraction_bits: int
+    field: int  # float64 exponent field of the least normal number
+    max: float
+    least_normal: float
+    over: float  # what an overflow becomes, and a negative one
+    minus_over: float
+    infinity: float
+    minus_infinity: float
+    minus_zero: float
+    mode: int
+    flush_inputs: bool
+    flush_results: bool
+
+
+def _grid(format: Format, policy: Policy) -> Grid:
+    def value(code: int) -> float:
+        return float(decode(code, format))
+
+    def overflow(negative: bool, infinite: bool) -> float:
+        inwards = policy.rounding in ("toward-zero", "odd") or policy.rounding == ("up" if negative else "down")
+        saturate = policy.overflow == "saturate" or (not infinite and (policy.overflow != "ieee" or inwards))
+        return value(with_sign(format.max_code, negative, format) if saturate else overflow_result(negative, format))
+
+    return Grid(
+        is_native(format, policy), format.fraction_bits, format.emin + 1023, float(format.max),
+        float(format.least_normal), overflow(False, False), overflow(True, False), overflow(False, True),
+        overflow(True, True), value(with_sign(0, True, format)), ROUNDINGS.index(policy.rounding),
+        policy.subnormals in ("flush-inputs", "flush"), policy.subnormals in ("flush-results", "flush"),
+    )  # fmt: skip
+
+
+@jit
+def round_scalar(x, g, random, r):  # type: ignore[no-untyped-def]
+    """A float64 rounded to the grid, in any mode, as in ``numsim.rounding.round_rational``."""
+    if g.native or x != x:
+        return x
+    bits = as_bits(x)
+    negative = bits >> np.uint64(63) != np.uint64(0)
+    magnitude = abs(x)
+    if magnitude == np.inf:
+        return g.minus_infinity if negative else g.infinity
+    if magnitude == 0.0:
+        return g.minus_zero if negative else 0.0
+    field = np.int64(bits >> np.uint64(52)) & 0x7FF  # never 0: exact results stay far above float64's subnormals
+    significand = np.int64(bits & np.uint64((1 << 52) - 1)) | (1 << 52)
+    drop = 52 - g.fraction_bits + max(g.field - field, 0)
+    short = min(drop, 62)  # from 54 on the significand is below half a unit, as it is for every larger number
+    kept = significand >> short
+    dropped = significand - (kept << short)
+    if dropped != 0:
+        half = np.int64(1) << (short - 1)
+        up = False
+        if g.mode == EVEN:
+            up = dropped > half or (dropped == half and kept & 1 == 1)
+        elif g.mode == AWAY:
+            up = dropped >= half
+        elif g.mode == UP:
+            up = not negative
+        elif g.mode == DOWN:
+            up = negative
+        elif g.mode == ODD:
+            up = kept & 1 == 0
+        elif g.mode == STOCHASTIC:
+            if drop <= r:
+                fraction = dropped << (r - drop)
+            else:
+                fraction = dropped >> min(drop - r, 62)
+            up = fraction + random >= np.int64(1) << r
+        kept += up
+    value = kept * as_float(np.uint64(field + drop - 52) << np.uint64(52))  # the unit is a power of two: exact
+    if value > g.max:
+        return g.minus_over if negative else g.over
+    if g.flush_results and value < g.least_normal:
+        value = 0.0
+    if value == 0.0:
+        return g.minus_zero if negative else 0.0
+    return -value if negative else value
+
+
+class Bits(NamedTuple):
+    """Where random draws come from: the keys of each block of 2^32 counters from the first on, or given draws."""
+
+    position: int
+    keys: npt.NDArray[np.uint32]
+    given: npt.NDArray[np.uint32]
+    r: int
+
+
+def _bits(draw: Draw | None, count: int) -> Bits:
+    if draw is None:
+        return Bits(0, np.zeros((0, 2), np.uint32), np.zeros(0, np.uint32), 32)
+    if draw.given is not None:
+        return Bits(0, np.zeros((0, 2), np.uint32), draw.given, draw.r)
+    blocks = range(draw.position >> 32, (draw.position + max(count, 1) - 1 >> 32) + 1)
+    table = np.array([keys(draw.seed, b) for b in blocks], np.uint32)
+    return Bits(draw.position & 0xFFFFFFFF, table, np.zeros(0, np.uint32), draw.r)
+
+
+@jit
+def draw_at(counter, b):  # type: ignore[no-untyped-def]
+    if b.given.size:
+        return np.int64(b.given[b.position + counter])
+    if b.keys.size == 0:
+        return np.int64(0)
+    place = b.position + counter
+    block = place >> 32
+    word = random_bits(np.uint32(place & 0xFFFFFFFF), b.keys[block, 0], b.keys[block, 1])
+    return np.int64(word) >> (32 - b.r)
+
+
+@jit
+def operand(x, g):  # type: ignore[no-untyped-def]
+    """The accumulator or a product as an operand: under flush-inputs a subnormal one is a zero."""
+    return math.copysign(0.0, x) if g.flush_inputs and abs(x) < g.least_normal else x
+
+
+@jit
+def plus(a, b, g, counter, bits):  # type: ignore[no-untyped-def]
+    s = a + b if g.native else add_odd(a, b, g.mode == DOWN)
+    return round_scalar(s, g, draw_at(counter, bits), bits.r)
+
+
+@jit
+def one_sum(a, b, n, pair, exact, g, gp, order, uses, first, bits, trail, space):  # type: ignore[no-untyped-def]
+    """One sum of n terms a[i], or of products a[i] * b[i]; ``trail`` gets the running sums, if it has room."""
+    last = uses - 1
+    total = lost = 0.0
+    for i in range(n):
+        at = first + i * uses
+        x = a[i]
+        fused = pair and exact and g.native and order == 0 and i > 0
+        if pair and not fused:
+            x = a[i] * b[i]
+            if not exact:
+                x = operand(round_scalar(x, gp, draw_at(at, bits), bits.r), gp)
+        if order == 1:
+            space[i] = x
+        elif i == 0:
+            total = round_scalar(x, g, draw_at(at + last, bits), bits.r)
+        elif fused:
+            total = fma64(a[i], b[i], total)
+        elif order == 0:
+            total = plus(operand(total, g), x, g, at + last, bits)
+        else:
+            total = operand(total, g)
+            wanted = operand(plus(x, -operand(lost, g), g, at + last - 3, bits), g)
+            new = plus(total, wanted, g, at + last - 2, bits)
+            gained = operand(plus(operand(new, g), -total, g, at + last - 1, bits), g)
+            lost = plus(gained, -wanted, g, at + last, bits)
+            total = new
+        if trail.size and order != 1:
+            trail[i] = total
+    if order == 1 and n > 0:
+        if n == 1:
+            return round_scalar(space[0], g, draw_at(first + last, bits), bits.r)
+        additions = 0
+        while n > 1:
+            for i in range(n // 2):
+                additions += 1
+                at = first + additions * uses + last
+                total = plus(space[2 * i], space[2 * i + 1], g, at, bits)
+                space[i] = operand(total, g)
+            if n % 2:
+                space[n // 2] = space[n - 1]
+            n = n // 2 + n % 2
+    return total
+
+
+@jit
+def sum_rows(a, b, first_row, rows, pair, exact, g, gp, order, uses, bits, out, trail):  # type: ignore[no-untyped-def]
+    n = a.shape[1]
+    space = np.empty(n if order == 1 else 0)
+    for o in range(first_row, first_row + rows):
+        end = one_sum(a[o], b[o], n, pair, exact, g, gp, order, uses, o * n * uses, bits, trail[o], space)
+        out[o] = end
+
+
+@jit
+def product_rows(a, b, first_row, rows, exact, g, gp, order, uses, bits, out):  # type: ignore[no-untyped-def]
+    """Rows of a (rows, K) times the rows of b (N, K): one sum an output."""
+    n, k = b.shape
+    space = np.empty(k if order == 1 else 0)
+    none = np.empty(0)
+    for i in range(first_row, first_row + rows):
+        for j in range(n):
+            first = (i * n + j) * k * uses
+            out[i, j] = one_sum(a[i], b[j], k, True, exact, g, gp, order, uses, first, bits, none, space)
+
+
+# --- many outputs side by side, in float32 lanes ------------------------------------------------------------------------
+class Lane(NamedTuple):
+    """Nearest-even to a format on the bits of a float32."""
+
+    half: np.uint32  # half a unit less one
+    lowest: np.uint32  # 1, or 0 where nothing is dropped (FP32)
+    shift: np.uint32
+    kept: np.uint32
+    normal: np.uint32  # bits below this are rounded by adding and subtracting ``magic``
+    magic: np.float32
+    max: np.uint32
+    over: np.uint32
+
+
+def _lane(format: Format, policy: Policy) -> Lane:
+    shift = 23 - format.fraction_bits
+
+    def word(value: float) -> np.uint32:
+        return np.float32(value).view(np.uint32)
+
+    over = format.max_code if policy.overflow == "saturate" else overflow_result(False, format)
+    return Lane(
+        np.uint32((1 << shift >> 1) - 1 if shift else 0), np.uint32(shift > 0), np.uint32(shift),
+        np.uint32((0xFFFFFFFF << shift) & 0xFFFFFFFF),
+        word(float(format.least_normal)) if format.emin > FP32.emin else np.uint32(0),
+        np.float32(2.0 ** (23 + format.emin - format.fraction_bits)), word(float(format.max)),
+        word(float(decode(over, format))),
+    )  # fmt: skip
+
+
+@jit
+def round_lane(x, p):  # type: ignore[no-untyped-def]
+    """As ``kernels.rounding.nearest_even``, for one number inside a loop over lanes."""
+    bits = as_bits(x)
+    a = np.uint32(bits & np.uint32(0x7FFFFFFF))
+    normal = np.uint32(np.uint32(a + np.uint32(p.half + np.uint32(np.uint32(a >> p.shift) & p.lowest))) & p.kept)
+    below = as_bits(np.float32(np.float32(as_float(a) + p.magic) - p.magic))
+    r = below if a < p.normal else normal
+    r = p.over if r > p.max else r
+    r = a if a > np.uint32(0x7F800000) else r  # NaN
+    return as_float(np.uint32(r | np.uint32(bits & np.uint32(0x80000000))))
+
+
+@jit
+def product_lanes(a, b, first_row, rows, g, gp, out):  # type: ignore[no-untyped-def]
+    """Rows of a (rows, K) times b (K, N): k in order, all columns of a row at once."""
+    k, n = b.shape
+    for i in range(first_row, first_row + rows):
+        row = out[i]
+        for t in range(k):
+            x = a[i, t]
+            for j in range(n):
+                p = round_lane(x * b[t, j], gp)
+                row[j] = round_lane(p if t == 0 else row[j] + p, g)
+
+
+def _exact_in_float32(plan: Plan, a: npt.NDArray[Any], b: npt.NDArray[Any]) -> bool:
+    """Whether float32 lanes compute this plan on these operands bit for bit (the reasons stand at the top)."""
+    policy, target, product = plan.policy, plan.accumulator, plan.product
+    if policy != Policy(overflow=policy.overflow, nan=policy.nan) or policy.overflow == "saturate-finite":
+        return False
+    if plan.order != "sequential" or flushes_subnormals():
+        return False
+    if not all(f.fits(FP32) and f.specials != "fnuz" for f in (*plan.inputs, target, product or FP32)):
+        return False
+    if target != FP32 and not (target.precision <= 11 and product is not None and product.fits(target)):
+        return False
+    if product == FP32:
+        return True  # the hardware's own product
+    if plan.inputs[0].precision + plan.inputs[1].precision > 24:
+        return False
+    return _last_exponent(a, plan.inputs[0]) + _last_exponent(b, plan.inputs[1]) >= -149
+
+
+def _last_exponent(x: npt.NDArray[Any], format: Format) -> int:
+    """A lower bound on the exponent of the last bit of all numbers but zero."""
+    size = np.abs(x[(x != 0) & np.isfinite(x)])
+    return math.frexp(float(size.min()))[1] - format.precision if size.size else 0
+
+
+# --- the twins ----------------------------------------------------------------------------------------------------------
+def sums(factors: Sequence[Codes], plan: Plan, draw: Draw | None, trail: bool) -> npt.NDArray[Any]:
+    """One or two code arrays (rows, n): accumulator codes (rows,), or the running sums (rows, n)."""
+    values = [operand_values(f, i, plan.policy) for f, i in zip(factors, plan.inputs, strict=True)]
+    rows, n = values[0].shape
+    out, running = np.zeros(rows), np.zeros((rows, n if trail else 0))
+    g, gp, order, bits = _arguments(plan, draw, values[0].size * plan.uses)
+    pair = len(values) == 2
+
+    def chunk(first: int, end: int) -> None:
+        sum_rows(
+            values[0], values[-1], first, end - first, pair, plan.product is None, g, gp, order, plan.uses, bits, out,
+            running,
+        )  # fmt: skip
+
+    _pool.over_chunks(rows, chunk, chunk=max(1, _GRAIN // max(n, 1)), large=max(1, _GRAIN // max(n, 1)))
+    return _codes(running if trail else out, plan.accumulator)
+
+
+def products(a: Codes, b: Codes, plan: Plan, draw: Draw | None) -> npt.NDArray[Any]:
+    """Codes a (batch, M, K) and b (batch, K, N): accumulator codes (batch, M, N)."""
+    x, y = (operand_values(c, f, plan.policy) for c, f in zip((a, b), plan.inputs, strict=True))
+    batch, m, k = x.shape
+    n = y.shape[2]
+    grain = max(1, _GRAIN // max(k * n, 1))
+    if _exact_in_float32(plan, x, y):
+        x, y = x.astype(np.float32), y.astype(np.float32)
+        result = np.zeros((batch, m, n), np.float32)
+        lane, lane_p = _lane(plan.accumulator, plan.policy), _lane(plan.product or FP32, plan.policy)
+        for i in range(batch):
+            _pool.over_chunks(
+                m,
+                lambda first, end, i=i: product_lanes(  # type: ignore[misc]
+                    x[i], y[i], first, end - first, lane, lane_p, result[i]
+                ),
+                chunk=grain,
+                large=grain,
+            )
+        return _codes(result, plan.accumulator)
+    out = np.zeros((batch, m, n))
+    columns = np.ascontiguousarray(y.transpose(0, 2, 1))
+    g, gp, order, bits = _arguments(plan, draw, out.size * k * plan.uses)
+    for i in range(batch):
+        here = bits._replace(position=bits.position + i * m * n * k * plan.uses)
+        _pool.over_chunks(
+            m,
+            lambda first, end, i=i, here=here: product_rows(  # type: ignore[misc]
+                x[i], columns[i], first, end - first, plan.product is None, g, gp, order, plan.uses, here, out[i]
+            ),
+            chunk=grain,
+            large=grain,
+        )
+    return _codes(out, plan.accumulator)
+
+
+_GRAIN = 1 << 18  # roundings a chunk
+
+
+def _arguments(plan: Plan, draw: Draw | None, count: int) -> tuple[Grid, Grid, int, Bits]:
+    orders = {"sequential": 0, "pairwise": 1, "kahan": 2}
+    g, gp = _grid(plan.accumulator, plan.policy), _grid(plan.product or plan.accumulator, plan.policy)
+    return g, gp, orders[plan.order], _bits(draw, count)
+
+
+def _codes(values: npt.NDArray[Any], format: Format) -> npt.NDArray[Any]:
+    """Codes of values that are on the grid already."""
+    return fast_rounding.encode(values.reshape(-1), format, Policy(), None, None).reshape(values.shape)
+

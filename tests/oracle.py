@@ -11,6 +11,7 @@ A magnitude is a pair (top, significand): 2^top * significand / 2^62, with 2^62 
 
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 
 import numpy as np
 
@@ -186,6 +187,17 @@ def classify(code, spec):
 
 def to_bits(codes, spec, width=64):
     """Codes as float64 or float32 patterns, exactly; NaN as the positive quiet one. Refuses what does not fit."""
+    if spec.bits <= 8:
+        return _table(spec, width)[codes]
+    return _to_bits(codes, spec, width)
+
+
+@lru_cache
+def _table(spec, width):
+    return _to_bits(np.arange(1 << spec.bits), spec, width)
+
+
+def _to_bits(codes, spec, width):
     codes = np.asarray(codes, np.uint64)
     fraction, bias = (52, 1023) if width == 64 else (23, 127)
     magnitude = codes & np.uint64(spec.sign - 1)
@@ -271,8 +283,10 @@ class Located:
             self._fractions[r] = self._floor(r) - (self.below << np.uint64(r))
         return self._fractions[r]
 
-    def encode(self, rounding="nearest-even", overflow="ieee", subnormals="keep", nan="raise", r=32, random=None):
-        """(codes, events): codes in the format's own dtype, events as a dict."""
+    def encode(
+        self, rounding="nearest-even", overflow="ieee", subnormals="keep", nan="raise", r=32, random=None, count=True
+    ):
+        """(codes, events): codes in the format's own dtype, events as a dict (None unless counted)."""
         spec, negative = self.spec, self.negative
         finite, infinite, is_nan_in = self.kind == 0, self.kind == 1, self.kind == 2
         zero = self.zero.copy()
@@ -316,25 +330,26 @@ class Located:
         if spec.nan is None:
             if nan == "raise" and result_nan.any():
                 raise NanRefusedError(spec.name)
-            codes[result_nan] = spec.top if nan == "max" else 0
+            magnitude[result_nan] = spec.top if nan == "max" else 0
+            codes[result_nan] = magnitude[result_nan]
+            result_nan = np.zeros(result_nan.shape, bool)
         else:
             codes[result_nan] = spec.nan
+        codes = codes.astype(spec.dtype)
+        if not count:
+            return codes, None
 
-        kept = finite & ~result_nan
-        in_format = np.where(kept, magnitude, np.uint64(0))
-        no_zero = not spec.subnormal
-        has_value = (magnitude <= np.uint64(spec.top)) & kept
-        same = has_value & _same(grid(in_format, spec), self.number)
-        result_zero = has_value & (magnitude == 0) & (not no_zero)
-        events = {
+        is_number = finite & ~result_nan & (magnitude <= np.uint64(spec.top))
+        same = is_number & _same(grid(np.where(is_number, magnitude, 0), spec), self.number) & ~refused
+        is_zero = is_number & (magnitude == 0) & spec.subnormal
+        return codes, {
             "total": int(zero.size),
             "overflow": int((over & ~refused).sum()),
-            "underflow": int((result_zero & ~self.zero).sum()),
-            "subnormal": int((has_value & (magnitude > 0) & (magnitude < np.uint64(spec.least_normal))).sum()),
+            "underflow": int((is_zero & ~self.zero).sum()),
+            "subnormal": int((is_number & (magnitude > 0) & (magnitude < np.uint64(spec.least_normal))).sum()),
             "inexact": int((finite & ~same).sum()),
             "nan": int((result_nan & ~is_nan_in).sum()),
         }
-        return codes.astype(spec.dtype), events
 
     def _goes_away(self, rounding, r, random):
         """Whether an inexact number takes the neighbour farther from zero."""
@@ -361,7 +376,7 @@ class Located:
 
 def encode(bits, spec, **policy):
     """Patterns (uint64 for float64, uint32 for float32) -> codes."""
-    return Located(bits, spec).encode(**policy)[0]
+    return Located(bits, spec).encode(**policy, count=False)[0]
 
 
 # -- one number at a time, from any rational ---------------------------------------------------------------------------

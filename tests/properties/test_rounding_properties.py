@@ -1,4 +1,4 @@
-"""What rounding must satisfy whatever the format: Hypothesis looks for a counterexample. No oracle, only mathematics."""
+"""What rounding must satisfy whatever the format: Hypothesis looks for counterexamples. No oracle, only mathematics."""
 
 from fractions import Fraction
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -46,7 +46,7 @@ class Plan:
     accumulator: Format
     product: Format | None = None
     order: str = "sequential"
-    policy: Policy = Policy()
+    policy: Policy = field(default_factory=Policy)
 
     def __post_init__(self) -> None:
         if self.order not in ORDERS:
@@ -70,7 +70,7 @@ class Plan:
         )
 
 
-# --- the reference: one sum ---------------------------------------------------------------------------------------------
+# --- the reference: one sum -------------------------------------------------------------------------------------------
 class _Sum:
     """One sum: its plan and where its random draws begin."""
 
@@ -129,7 +129,7 @@ class _Sum:
         return codes
 
 
-# --- whole arrays --------------------------------------------------------------------------------------------------------
+# --- whole arrays -----------------------------------------------------------------------------------------------------
 def sums(factors: Sequence[Codes], plan: Plan, draw: Draw | None = None, *, trail: bool = False) -> npt.NDArray[Any]:
     """Sums along the last axis. ``factors``: one or two equally shaped code arrays (..., n).
 

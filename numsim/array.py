@@ -97,9 +97,12 @@ class Array(np.lib.mixins.NDArrayOperatorsMixin):
     def __repr__(self) -> str:
         # float64's shortest form names every value of up to 53 bits; wider formats show codes
         if self.format.fits(get_format("fp64")):
-            shown = self.values
-            with np.printoptions(floatmode="unique", precision=17, threshold=100):
-                text = np.array2string(np.asarray(shown), separator=", ", formatter={"float_kind": _shortest})
+            text = np.array2string(
+                np.asarray(self.values),
+                separator=", ",
+                threshold=100,
+                formatter={"float_kind": lambda x: repr(float(x))},
+            )
             return f"Array({text.replace(chr(10), chr(10) + ' ' * 6)}, format='{self.format}')"
         return f"numsim.from_codes({self.codes.tolist()}, '{self.format}')"
 
@@ -146,10 +149,6 @@ class Array(np.lib.mixins.NDArrayOperatorsMixin):
         return matmul(self, other)
 
 
-def _shortest(x: float) -> str:
-    return repr(float(x))
-
-
 def array(values: Any, format: Any, **options: Any) -> Array:
     """Numbers rounded to a format. Options as for ``encode``; ``numsim.array(x.values, ...)`` for an Array.
 
@@ -171,7 +170,7 @@ def from_codes(codes: Any, format: Any) -> Array:
     return Array(np.array(check_codes(codes, format)), format, "codes given")
 
 
-# --- elementwise --------------------------------------------------------------------------------------------------------
+# --- elementwise ------------------------------------------------------------------------------------------------------
 def _elementwise(
     operation: str,
     inputs: tuple[Any, ...],
@@ -253,8 +252,8 @@ def negative(x: Array) -> Array:
     return Array(np.where(keep, x.codes, flipped), x.format, "negative")
 
 
-# --- sums ---------------------------------------------------------------------------------------------------------------
-def sum(  # noqa: A001 - numpy's name, used as numsim.sum
+# --- sums -------------------------------------------------------------------------------------------------------------
+def sum(
     x: Any,
     *,
     axis: int | None = None,
@@ -384,7 +383,7 @@ def matmul(
     return Array(codes[..., 0] if column else codes, plan.accumulator, plan.how)
 
 
-# --- helpers ------------------------------------------------------------------------------------------------------------
+# --- helpers ----------------------------------------------------------------------------------------------------------
 def _operands(operation: str, inputs: tuple[Any, ...], mixed: bool) -> list[Array]:
     """Arrays as given; plain numbers and float arrays rounded to the format of the Arrays beside them."""
     formats = {x.format for x in inputs if isinstance(x, Array)}

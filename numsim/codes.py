@@ -34,7 +34,9 @@ def check_codes(codes: Any, format: Format) -> Codes:
         raise InputError(f"codes of dtype {array.dtype}: codes are unsigned integers. {example}")
     if array.size and (int(array.min()) < 0 or int(array.max()) >= format.codes):
         bad = array.min() if array.min() < 0 else array.max()
-        raise InputError(f"code {int(bad):#x} is out of range: {format} has codes 0 to {format.codes - 1:#x}. {example}")
+        raise InputError(
+            f"code {int(bad):#x} is out of range: {format} has codes 0 to {format.codes - 1:#x}. {example}"
+        )
     return array.astype(code_dtype(format), copy=False)
 
 
@@ -42,11 +44,13 @@ def check_code(code: Any, format: Format) -> int:
     """One code as a Python integer."""
     array = check_codes(code, format)
     if array.ndim:
-        raise InputError(f"one code is needed, not an array of shape {array.shape}. Example: numsim.exact(0x3c00, 'fp16')")
+        raise InputError(
+            f"one code is needed, not an array of shape {array.shape}. Example: numsim.exact(0x3c00, 'fp16')"
+        )
     return int(array)
 
 
-# --- one code, in integers ---------------------------------------------------------------------------------------------
+# --- one code, in integers --------------------------------------------------------------------------------------------
 def to_rational(code: int, format: Format) -> Rational:
     """What a code stands for, as sign and exact fraction (see ``numsim.values``)."""
     magnitude = code & (format.sign_mask - 1) if format.signed else code
@@ -69,7 +73,9 @@ def exact(code: Any, format: Any) -> Fraction:
     format = get_format(format)
     value = to_rational(check_code(code, format), format)
     if value.denominator == 0:
-        raise RangeError(f"code {int(code):#x} of {format} is {'NaN' if value == NAN else 'infinity'}: no exact fraction.")
+        raise RangeError(
+            f"code {int(code):#x} of {format} is {'NaN' if value == NAN else 'infinity'}: no exact fraction."
+        )
     return as_fraction(value)
 
 
@@ -112,10 +118,11 @@ def ulp(code: Any, format: Any) -> Fraction:
         raise InputError(f"code {code:#x} of {format} is no finite number: it has no ulp.")
     rank = format.rank(code & ~format.sign_mask)
     exponent = max(rank >> format.fraction_bits, 1) - 1 + format.emin
-    return Fraction(2) ** (exponent - format.fraction_bits)
+    shift = exponent - format.fraction_bits
+    return Fraction(1 << shift) if shift >= 0 else Fraction(1, 1 << -shift)
 
 
-# --- arrays ------------------------------------------------------------------------------------------------------------
+# --- arrays -----------------------------------------------------------------------------------------------------------
 def decode(codes: Any, format: Any) -> Any:
     """The values of codes, as float64.
 

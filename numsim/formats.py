@@ -69,7 +69,10 @@ class Format:
             (self.specials in SPECIALS, f"specials={self.specials!r} is not one of {', '.join(SPECIALS)}"),
             (1 <= e <= 15 and 0 <= f <= 62, f"exponent_bits={e}, fraction_bits={f}: allowed are 1..15 and 0..62"),
             (self.bits <= 64, f"{self.bits} bits: a code has at most 64"),
-            (self.specials != "ieee" or (e >= 2 and f >= 1), "specials='ieee' needs 2 exponent bits and a fraction bit"),
+            (
+                self.specials != "ieee" or (e >= 2 and f >= 1),
+                "specials='ieee' needs 2 exponent bits and a fraction bit",
+            ),
             (self.specials != "fnuz" or (self.signed and self.zero), "specials='fnuz' needs signed=True and zero=True"),
             (self.zero or not self.signed, "zero=False needs signed=False"),
         ]

@@ -50,10 +50,12 @@ class Policy:
             ("nan", self.nan, NANS),
         ):
             if value not in allowed:
-                raise InputError(f"{option}={value!r}: allowed are {', '.join(allowed)}. Example: {option}={allowed[0]!r}")
+                raise InputError(
+                    f"{option}={value!r}: allowed are {', '.join(allowed)}. Example: {option}={allowed[0]!r}"
+                )
 
 
-# --- the reference ------------------------------------------------------------------------------------------------------
+# --- the reference ----------------------------------------------------------------------------------------------------
 def round_rational(x: Rational, format: Format, policy: Policy, random: int = 0, r: int = 32) -> int:
     """The code of one exact number. ``random`` are the r random bits of a stochastic rounding."""
     flush_inputs = policy.subnormals in ("flush-inputs", "flush")
@@ -176,10 +178,7 @@ def count_events(x: Rational, code: int, format: Format, policy: Policy, random:
         ),
         underflow=int(x.numerator > 0 and result.numerator == 0 and result.denominator > 0),
         subnormal=int(result.denominator > 0 and 0 < result.numerator and below_normal(result, format)),
-        inexact=int(
-            result.denominator == 0
-            or x.numerator * result.denominator != result.numerator * x.denominator
-        ),
+        inexact=int(result.denominator == 0 or x.numerator * result.denominator != result.numerator * x.denominator),
         nan=int(result == NAN),
     )
 
@@ -197,7 +196,7 @@ def encode_values(
     return codes
 
 
-# --- the front door -----------------------------------------------------------------------------------------------------
+# --- the front door ---------------------------------------------------------------------------------------------------
 def encode(
     values: Any,
     format: Any,

@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 import numbers
 import re
+from collections.abc import Iterator
+from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -84,7 +86,8 @@ def as_fraction(x: Rational) -> Fraction:
     return Fraction(-x.numerator if x.sign else x.numerator, x.denominator)
 
 
-class Values(NamedTuple):
+@dataclass(frozen=True)
+class Values:
     """Exact input: ``floats`` (C order, native float32 or float64) or, where those cannot hold it, ``rationals``."""
 
     shape: tuple[int, ...]
@@ -95,8 +98,10 @@ class Values(NamedTuple):
     def size(self) -> int:
         return math.prod(self.shape)
 
-    def __iter__(self) -> Any:
-        return iter(self.rationals if self.rationals is not None else map(rational, self.floats.ravel().tolist()))  # type: ignore[union-attr]
+    def __iter__(self) -> Iterator[Rational]:
+        if self.floats is None:
+            return iter(self.rationals or ())
+        return map(rational, self.floats.ravel().tolist())
 
 
 def as_values(values: Any) -> Values:

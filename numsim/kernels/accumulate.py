@@ -34,7 +34,7 @@ EVEN, AWAY, TOWARD_ZERO, UP, DOWN, ODD, STOCHASTIC = range(len(ROUNDINGS))
 
 def suits(plan: Plan, draw: Draw | None) -> bool:
     """Whether the kernels compute this plan bit for bit; the reference does the rest."""
-    rounded = [plan.accumulator] + [plan.product] * (plan.product is not None)
+    rounded = [plan.accumulator] if plan.product is None else [plan.accumulator, plan.product]
     if any(f.nan_code is None for f in rounded) and any(f.nan_code is not None for f in plan.inputs):
         return False  # a NaN may have nowhere to go: the reference says so
     if not all(f.signed and f.zero for f in (*plan.inputs, *rounded)):
@@ -48,7 +48,7 @@ def suits(plan: Plan, draw: Draw | None) -> bool:
     return all(ok) and all(map(carries, plan.inputs))
 
 
-# --- one output after the other, in float64 -----------------------------------------------------------------------------
+# --- one output after the other, in float64 ---------------------------------------------------------------------------
 class Grid(NamedTuple):
     """A format and a policy, as ``round_scalar`` needs them."""
 
@@ -242,7 +242,7 @@ def product_rows(a, b, first_row, rows, exact, g, gp, order, uses, bits, out):  
             out[i, j] = one_sum(a[i], b[j], k, True, exact, g, gp, order, uses, first, bits, none, space)
 
 
-# --- many outputs side by side, in float32 lanes ------------------------------------------------------------------------
+# --- many outputs side by side, in float32 lanes ----------------------------------------------------------------------
 class Lane(NamedTuple):
     """Nearest-even to a format on the bits of a float32."""
 
@@ -260,7 +260,7 @@ def _lane(format: Format, policy: Policy) -> Lane:
     shift = 23 - format.fraction_bits
 
     def word(value: float) -> np.uint32:
-        return np.float32(value).view(np.uint32)
+        return np.uint32(int(np.array(value, np.float32).view(np.uint32)))
 
     over = format.max_code if policy.overflow == "saturate" else overflow_result(False, format)
     return Lane(
@@ -322,7 +322,7 @@ def _last_exponent(x: npt.NDArray[Any], format: Format) -> int:
     return math.frexp(float(size.min()))[1] - format.precision if size.size else 0
 
 
-# --- the twins ----------------------------------------------------------------------------------------------------------
+# --- the twins --------------------------------------------------------------------------------------------------------
 def sums(factors: Sequence[Codes], plan: Plan, draw: Draw | None, trail: bool) -> npt.NDArray[Any]:
     """One or two code arrays (rows, n): accumulator codes (rows,), or the running sums (rows, n)."""
     values = [operand_values(f, i, plan.policy) for f, i in zip(factors, plan.inputs, strict=True)]
@@ -389,4 +389,3 @@ def _arguments(plan: Plan, draw: Draw | None, count: int) -> tuple[Grid, Grid, i
 def _codes(values: npt.NDArray[Any], format: Format) -> npt.NDArray[Any]:
     """Codes of values that are on the grid already."""
     return fast_rounding.encode(values.reshape(-1), format, Policy(), None, None).reshape(values.shape)
-

@@ -45,7 +45,8 @@ def emulate(q: Question) -> npt.NDArray[Any]:
     product = q.output if q.product is None else None if q.product == "exact" else get_format(q.product)
     plan = Plan(q.inputs, q.output, product if len(q.inputs) == 2 else None, q.order, q.policy)
     if q.operation == "matmul":
-        return products(*q.arrays, plan, draw)
+        a, b = q.arrays
+        return products(a, b, plan, draw)
     return sums(q.arrays, plan, draw, trail=q.operation == "cumsum")
 
 

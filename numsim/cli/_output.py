@@ -1,0 +1,105 @@
+"""What every command says and writes: text on any terminal, JSON alone on stdout, files written whole."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from numsim.errors import InputError
+
+# What a terminal that is not UTF-8 gets in place of the signs that it lacks; anything else becomes \uXXXX.
+_ASCII = {
+    "…": "...", "×": "x", "·": ".", "−": "-", "–": "-", "—": "-", "≤": "<=", "≥": ">=", "≈": "~", "≠": "!=", "±": "+-",
+    "→": "->", "←": "<-", "↑": "^", "↓": "v", "∞": "inf", "√": "sqrt", "²": "^2", "³": "^3", "µ": "u", "‘": "'",
+    "’": "'", "“": '"', "”": '"', "•": "*", "✓": "ok", "✗": "no", "│": "|", "┃": "|", "║": "|", "─": "-", "━": "-",
+    "═": "=", "\N{NO-BREAK SPACE}": " ",
+}  # fmt: skip
+
+
+def _in_ascii(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    characters = error.object[error.start : error.end]
+    return "".join(_ASCII.get(c, "+" if "─" <= c <= "╿" else c.encode("ascii", "backslashreplace").decode())
+                   for c in characters), error.end  # fmt: skip
+
+
+codecs.register_error("numsim-ascii", _in_ascii)
+
+
+def prepare_streams() -> None:
+    """Let stdout and stderr print anything, whatever their encoding."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="numsim-ascii")
+
+
+def warn(text: str) -> None:
+    """A line on stderr: stdout is for results."""
+    if sys.stderr is not None:
+        sys.stderr.write(f"numsim: {text}\n")
+        sys.stderr.flush()
+
+
+def to_json(data: Any) -> str:
+    """JSON in ASCII; NaN and infinity are not JSON, and refused."""
+    return json.dumps(data, indent=2, ensure_ascii=True, allow_nan=False)
+
+
+def print_json(data: Any) -> None:
+    sys.stdout.write(to_json(data) + "\n")
+
+
+def colour(plain: bool) -> bool | None:
+    """For ``show.text.write``: None lets the terminal and NO_COLOR decide."""
+    return False if plain or os.environ.get("NO_COLOR") else None
+
+
+def write_file(path: Path, text: str) -> None:
+    """Write a whole file or nothing: to a temporary name, then renamed."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+        if os.name == "posix":  # mkstemp makes files that only their owner can read
+            mask = os.umask(0)
+            os.umask(mask)
+            os.chmod(name, 0o666 & ~mask)
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise
+
+
+def write_out(out: str, name: str, contents: Mapping[str, str]) -> list[Path]:
+    """Write what ``--out`` asks for.
+
+    out : a file that ends in one of the suffixes of ``contents``, or a folder, which gets ``name`` with all of them.
+    contents : text by suffix, as ``{"json": ..., "html": ...}``.
+
+    Returns the paths written. Raises ``InputError`` where that cannot be.
+    """
+    path = Path(out)
+    suffix = path.suffix.lower().removeprefix(".")
+    if "\0" in out or not out.strip():
+        raise InputError(f"--out {out!r} is no path. Example: --out numsim-results")
+    try:
+        if suffix in contents and not path.is_dir():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            files = {path: contents[suffix]}
+        else:
+            path.mkdir(parents=True, exist_ok=True)
+            files = {path / f"{name}.{suffix}": text for suffix, text in contents.items()}
+        for file, text in files.items():
+            write_file(file, text if text.endswith("\n") else text + "\n")
+    except OSError as error:
+        raise InputError(f"--out {out!r}: cannot write there ({error.strerror or error}). Example: --out numsim-results") from None  # fmt: skip
+    for file in files:
+        warn(f"wrote {file}")
+    return list(files)

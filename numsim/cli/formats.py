@@ -1,0 +1,173 @@
+"""numsim formats: the table of formats, or all about one."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import textwrap
+from fractions import Fraction
+from typing import Any
+
+from numsim.cli import FINE, _output, add_output
+from numsim.errors import InputError
+from numsim.formats import SPECIALS, Format, get_format, list_formats
+from numsim.rounding import encode
+from numsim.show import code_dict, exact_decimal, fraction_text, hex_code, power_of_two, short, text
+from numsim.show.text import Line, Span
+
+
+def add(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "formats",
+        description="The number formats: one table of all named ones, or all about those that are named.",
+        examples=[
+            "numsim formats",
+            "numsim formats e4m3",
+            "numsim formats fp16 bf16",
+            "numsim formats e6m9        (any eXmY is IEEE-style)",
+            "numsim formats --json",
+        ],
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help="fp16, bf16, e4m3, any eXmY, ...")
+    add_output(parser, "a folder, or a file .json or .txt, to write to as well")
+
+
+def run(args: argparse.Namespace) -> int:
+    if len(args.names) > 100:
+        raise InputError(f"{len(args.names)} names: at most 100 at a time.")
+    formats = [get_format(name) for name in args.names]
+    if args.names:
+        lines: list[Line] = []
+        for format in formats:
+            lines += [[Span("")]] * bool(lines) + card(format)
+    else:
+        lines = table(list_formats())
+    data = [facts(format) for format in formats or list_formats()]
+    if args.out is not None:
+        _output.write_out(args.out, "formats", {"txt": text.plain(lines), "json": _output.to_json(data)})
+    if args.json:
+        _output.print_json(data)
+    else:
+        text.write(lines, sys.stdout, colour=_output.colour(args.plain))
+    return FINE
+
+
+def about(x: Fraction | None) -> str:
+    """A number in at most nine characters: exact, as a power of two, or with a ~."""
+    if x is None:
+        return "-"
+    if (k := power_of_two(x)) is not None and not -1 <= k <= 20:
+        return f"2^{k}"
+    decimal = exact_decimal(x)
+    if decimal is not None and len(decimal) <= 7:
+        return decimal
+    head, _, exponent = short(x, 4, powers=None).partition("...")
+    return f"~{head}{exponent}"
+
+
+def _rows(header: list[str], rows: list[list[str]]) -> list[Line]:
+    """Columns: the first to the left, all others to the right."""
+    cells = [header, *rows]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
+    return [
+        [Span("  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))),
+              "strong" if row is header else "")]
+        for row in cells
+    ]  # fmt: skip
+
+
+_SPECIAL_WORDS = {"ieee": "inf, NaN", "fn": "NaN", "fnuz": "NaN, no -0", "finite": "none"}
+
+
+def table(formats: tuple[Format, ...]) -> list[Line]:
+    """Which numbers exist, then how finely they lie."""
+    ranges = [
+        [f.name, str(f.bits), f"{int(f.signed)}+{f.exponent_bits}+{f.fraction_bits}", about(f.max), about(f.least_normal),
+         about(f.least_subnormal), _SPECIAL_WORDS[f.specials]]
+        for f in formats
+    ]  # fmt: skip
+    steps = [
+        [f.name, str(f.precision), about(f.eps), about(f.unit_roundoff), f"{f.emin}..{f.emax}", f"{f.decades:.1f}",
+         about(Fraction(f.integers_up_to)), "never" if f.adding_one_stalls_at is None else about(f.adding_one_stalls_at)]
+        for f in formats
+    ]  # fmt: skip
+    return [
+        *_rows(["format", "bits", "s+e+f", "max", "least normal", "subnormal", "specials"], ranges),
+        [Span("")],
+        *_rows(["format", "precision", "eps", "roundoff", "exponents", "decades", "integers", "stalls"], steps),
+        [Span("")],
+        *[[Span(line, "faint")] for line in (
+            "s+e+f      bits of sign, exponent and fraction; there are 2^bits codes",
+            "subnormal  the least subnormal number; ~ marks numbers that are cut",
+            "precision  bits of the significand, with the hidden one",
+            "eps        from 1 to the next number; roundoff is half of it",
+            "decades    log10 of the largest number / the least above zero",
+            "integers   all integers up to there exist",
+            "stalls     where 1 + 1 + 1 + ... stops growing; never: it overflows first",
+            "All about one format: numsim formats e4m3",
+        )],
+    ]  # fmt: skip
+
+
+def card(format: Format) -> list[Line]:
+    """All about one format."""
+    f = format
+
+    def both(x: Fraction) -> str:
+        shown, k = short(x, powers=None), power_of_two(x)
+        return shown if k is None or len(shown) < 6 else f"2^{k} = {shown}"
+
+    stall = f.adding_one_stalls_at
+    facts = [
+        ("fields", f"{'1 sign, ' if f.signed else 'no sign, '}{f.exponent_bits} exponent, {f.fraction_bits} fraction; bias {f.bias}"),
+        ("precision", f"{f.precision} significand bit{'s' * (f.precision > 1)} with the hidden one"),
+        ("exponents", f"{f.emin} to {f.emax}"),
+        ("largest", both(f.max)),
+        ("least normal", both(f.least_normal)),
+        ("least subnormal", both(f.least_subnormal) if f.least_subnormal else "none"),
+        ("eps", f"{both(f.eps)} (from 1 to the next number)"),
+        ("unit roundoff", f"{both(f.unit_roundoff)} (largest relative error)"),
+        ("range", f"{f.decades:.1f} decades"),
+        ("codes", both(Fraction(f.codes))),
+        ("integers", f"all up to {both(Fraction(f.integers_up_to))}"),
+        ("1 + 1 + 1 + ...", "overflows before it stalls" if stall is None else f"stalls at {both(stall)}"),
+        ("specials", SPECIALS[f.specials] + ("" if f.zero else "; no zero, no subnormals")),
+        ("source", f.source),
+    ]  # fmt: skip
+    lines: list[Line] = [[Span(f"{f.title}", "strong"), Span(f"  ({f.name}, {f.bits} bits)")]]
+    for name, fact in facts:
+        lines += [[Span(f"  {name:<16} {part}" if i == 0 else f"{'':<19}{part}")] for i, part in enumerate(textwrap.wrap(fact, 60))]
+    lines.append([Span("  codes of note")])
+    for name, code in landmarks(f):
+        line, bits = [Span(f"    {name:<16} {hex_code(code, f)}  ")], text.bits_line(code, f)
+        lines += [[*line, *bits]] if f.bits <= 40 else [line, [Span("      "), *bits]]
+    return lines
+
+
+def landmarks(format: Format) -> list[tuple[str, int]]:
+    """Codes of note, from zero up to NaN."""
+    codes = [("zero", 0 if format.zero else None)]
+    codes.append(("least subnormal", 1 if format.least_subnormal else None))
+    codes.append(("least normal", 1 << format.fraction_bits if format.zero else 0))
+    codes.append(("one", int(encode(1, format)) if format.least <= 1 <= format.max else None))
+    codes.append(("largest", format.max_code))
+    codes.append(("infinity", format.infinity_code))
+    codes.append(("NaN", format.nan_code))
+    return [(name, code) for name, code in codes if code is not None]
+
+
+def facts(format: Format) -> dict[str, Any]:
+    """All about a format for JSON; numbers as exact fractions."""
+    f = format
+    stall, least_subnormal = f.adding_one_stalls_at, f.least_subnormal
+    return {
+        "name": f.name, "title": f.title, "bits": f.bits, "signed": f.signed, "exponent_bits": f.exponent_bits,
+        "fraction_bits": f.fraction_bits, "bias": f.bias, "specials": f.specials,
+        "specials_in_words": SPECIALS[f.specials], "zero": f.zero, "precision": f.precision, "emin": f.emin,
+        "emax": f.emax, "max": fraction_text(f.max), "least_normal": fraction_text(f.least_normal),
+        "least_subnormal": None if least_subnormal is None else fraction_text(least_subnormal),
+        "eps": fraction_text(f.eps), "unit_roundoff": fraction_text(f.unit_roundoff), "decades": round(f.decades, 3),
+        "codes": f.codes, "integers_up_to": f.integers_up_to,
+        "adding_one_stalls_at": None if stall is None else fraction_text(stall), "source": f.source,
+        "codes_of_note": {name: code_dict(code, f) for name, code in landmarks(f)},
+    }  # fmt: skip

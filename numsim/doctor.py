@@ -1,0 +1,167 @@
+"""What works here and why not: versions, CPU, flush-to-zero, kernels, machines. Never fails; names no user and no home."""
+
+from __future__ import annotations
+
+import getpass
+import importlib.util
+import locale
+import os
+import platform
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from numsim._version import __version__
+
+_PACKAGES = ("numpy", "numba", "llvmlite", "ml_dtypes", "matplotlib", "rich", "torch")
+
+
+def report() -> dict[str, dict[str, str]]:
+    """Facts by section, as text; whatever cannot be found out says why.
+
+    Rules: reads only; loads numba where it is installed, and what the machines load to say whether they can run.
+    Cost: a second or two.
+
+    >>> list(report())
+    ['versions', 'computer', 'terminal', 'kernels', 'machines']
+    """
+    sections: dict[str, Callable[[], dict[str, str]]] = {
+        "versions": _versions, "computer": _computer, "terminal": _terminal, "kernels": _kernels, "machines": _machines,
+    }  # fmt: skip
+    result = {}
+    for name, ask in sections.items():
+        try:
+            facts = ask()
+        except Exception as error:  # a doctor must not fall ill
+            facts = {"unknown": f"{type(error).__name__}: {error}"}
+        result[name] = {key: scrub(value) for key, value in facts.items()}
+    return result
+
+
+def scrub(text: str) -> str:
+    """Text without the reader's home folder, user name and computer name; one line, and not endless.
+
+    >>> scrub(str(Path.home() / "x"))
+    '~/x'
+    """
+    text = " ".join(str(text).split())[:300]
+    homes = {str(Path(p)) for p in (os.path.expanduser("~"), os.environ.get("USERPROFILE", "")) if p not in ("", "~")}
+    for home in sorted(homes, key=len, reverse=True):
+        if len(home) > 1:
+            text = re.sub(re.escape(home) + r"(?![\w-])", "~", text)
+    names = {"<user>": _try(getpass.getuser), "<computer>": _try(platform.node)}
+    for label, name in names.items():
+        # a name like "numpy" would spoil the report; as part of a path it is gone with the home folder
+        if len(name) > 2 and name.lower() not in ("root", "user", "localhost", "numsim", *_PACKAGES):
+            text = re.sub(rf"(?<![\w.]){re.escape(name)}(?![\w.])", label, text)
+    return text.replace("~\\", "~/")
+
+
+def _try(ask: Callable[[], Any]) -> str:
+    try:
+        return str(ask())
+    except Exception as error:
+        return f"unknown ({type(error).__name__})"
+
+
+def _versions() -> dict[str, str]:
+    found = {"numsim": __version__, "python": f"{platform.python_version()} ({platform.python_implementation()})"}
+    for name in _PACKAGES:
+        try:  # torch is asked for its version without loading it
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = "not installed"
+        except Exception as error:
+            found[name] = f"unknown ({type(error).__name__})"
+    return found
+
+
+def _computer() -> dict[str, str]:
+    return {
+        "system": _try(lambda: f"{platform.system()} {platform.release()} {platform.machine()}"),
+        "cpu": _try(_cpu_name),
+        "cores": _try(_cores),
+        "byte order": sys.byteorder,
+        "subnormals": _try(_subnormals),
+    }
+
+
+def _cpu_name() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        match = re.search(r"^(?:model name|Model|Hardware)\s*:\s*(.+)$", info.read_text(errors="replace"), re.M)
+        if match:
+            return match[1]
+    if sys.platform == "darwin":
+        command = ["/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string"]
+        return subprocess.run(command, capture_output=True, text=True, timeout=5, check=True).stdout.strip()
+    return platform.processor() or platform.machine()
+
+
+def _cores() -> str:
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
+    return f"{os.cpu_count()}" + (f", {usable} usable" if usable not in (None, os.cpu_count()) else "")
+
+
+def _subnormals() -> str:
+    """Whether this thread's CPU keeps subnormal numbers; any library can have switched that off."""
+    import numpy as np
+
+    least, tiny = np.array([sys.float_info.min]), np.array([5e-324])
+    results = bool((least * 0.5)[0] != 0.0)
+    inputs = bool((tiny * 2.0**60)[0] != 0.0)
+    if results and inputs:
+        return "kept (no flush-to-zero)"
+    return f"FLUSHED TO ZERO ({' and '.join(['results'] * (not results) + ['inputs'] * (not inputs))})"
+
+
+def _terminal() -> dict[str, str]:
+    out = sys.stdout
+    terminal = bool(out is not None and out.isatty())
+    return {
+        "stdout": f"{getattr(out, 'encoding', None) or 'unknown encoding'}, {'a terminal' if terminal else 'not a terminal'}",
+        "columns": _try(lambda: os.get_terminal_size().columns if terminal else os.environ.get("COLUMNS", "not set")),
+        "locale": _try(locale.getpreferredencoding),
+        "colours": "off: NO_COLOR is set" if os.environ.get("NO_COLOR") else "on terminals",
+    }
+
+
+def _kernels() -> dict[str, str]:
+    from numsim import kernels
+
+    why = kernels.why_not()
+    found = {"compiled": "yes" if why is None else f"no: {why}; the reference does all, bit-equal and slower"}
+    if importlib.util.find_spec("numba") and why is None:
+        from numsim.kernels import _jit
+
+        def cache() -> str:
+            folder = _jit.cache_folder()
+            if folder is None:
+                return "none: kernels compile anew in every process"
+            kept = len(list(folder.glob("*"))) if folder.is_dir() else 0
+            parent = next(p for p in (folder, *folder.parents) if p.exists())
+            writable = "writable" if os.access(parent, os.W_OK) else "NOT writable: kernels compile anew in every process"
+            return f"{folder} ({kept} files, {writable})"
+
+        found["cache"] = _try(cache)
+    return found
+
+
+def _machines() -> dict[str, str]:
+    try:
+        from numsim.machines import list_machines
+    except ImportError as error:
+        return {"unknown": str(error)}
+    found = {}
+    for machine in list_machines():
+
+        def answer(machine: Any = machine) -> str:
+            can = machine.can()
+            return f"yes: {machine.title}" if can else f"no: {can.reason}"
+
+        found[str(machine.name)] = _try(answer)
+    return found

@@ -1,0 +1,556 @@
+"""What a format does to one number or one short expression, as a record of exact steps.
+
+Meaning: every operand is rounded to the format first; then every operation is computed exactly and rounded once.
+``show/`` draws the record and finds the words; nothing here is a float.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+from numsim import arithmetic
+from numsim.codes import check_code, classify, to_rational, ulp
+from numsim.errors import InputError
+from numsim.formats import FP32, Format, get_format, list_formats
+from numsim.random import Draw, make_draw
+from numsim.rounding import Nan, Overflow, Policy, Rounding, Subnormals, below_normal, round_rational, round_to_grid
+from numsim.values import NAN, Rational, as_fraction, rational
+
+MAX_LENGTH, MAX_DEPTH, MAX_OPERATIONS = 5000, 40, 200
+_MAX_BITS = 200_000  # the true value of an expression is not followed beyond integers of this size
+
+
+# --- the small parser ---------------------------------------------------------------------------------------------------
+class Node(NamedTuple):
+    """A literal (no operation, no arguments) or an operation on nodes; ``text`` as typed."""
+
+    text: str
+    operation: str
+    arguments: tuple[Node, ...] = ()
+    value: Rational = NAN
+    code: tuple[Format, int] | None = None  # for a literal like e4m3:0x7e
+    note: str = ""
+
+
+_TOKEN = re.compile(
+    r"(?P<code>[A-Za-z]\w*:[0-9A-Za-z_|]+)|(?P<hex>0[xX](?:[0-9a-fA-F]+\.?[0-9a-fA-F]*|\.[0-9a-fA-F]+)(?:[pP][+-]?\d+)?)"
+    r"|(?P<number>(?:\d+(?:_\d+)*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)|(?P<name>[A-Za-z_]\w*)|(?P<sign>[-+*/(),])",
+    re.ASCII,
+)
+_SIGNS = {"×": "*", "·": "*", "÷": "/", "−": "-"}  # what people paste
+_OPERATIONS = {"+": "add", "-": "sub", "*": "mul", "/": "div"}
+_FUNCTIONS = {"sqrt": 1, "fma": 3}
+_SPECIAL = {"inf": Rational(0, 1, 0), "infinity": Rational(0, 1, 0), "nan": NAN}
+
+
+class _Parser:
+    """Recursive descent over a list of tokens; counts operations and depth, so that no input exhausts anything."""
+
+    def __init__(self, text: str) -> None:
+        self.text = "".join(_SIGNS.get(c, c) for c in text)
+        self.tokens: list[tuple[str, int, int]] = []
+        self.at = self.depth = self.operations = 0
+        if len(text) > MAX_LENGTH:
+            raise InputError(f"an expression of {len(text):,} characters: at most {MAX_LENGTH:,} are read.")
+        i = 0
+        while i < len(self.text):
+            if self.text[i] in " \t\n\r":
+                i += 1
+            elif match := _TOKEN.match(self.text, i):
+                self.tokens.append((str(match.lastgroup), i, match.end()))
+                i = match.end()
+            else:
+                c = self.text[i]
+                shown = repr(c) if " " < c < "\x7f" else f"character U+{ord(c):04X}"
+                self.fail(f"{shown} is not known here", i)
+        self.tokens.append(("end", len(self.text), len(self.text)))
+
+    def fail(self, why: str, at: int | None = None) -> Any:
+        """Raise with the place marked by a caret below it."""
+        at = self.tokens[self.at][1] if at is None else at
+        shown = "".join(c if " " <= c < "\x7f" else "?" for c in self.text)
+        start = max(0, at - 40)
+        before, after = "..." if start else "", "..." if len(shown) > at + 30 else ""
+        line = f"{before}{shown[start : at + 30]}{after}"
+        raise InputError(
+            f"cannot read the expression: {why}\n  {line}\n  {' ' * (len(before) + at - start)}^\n"
+            "Numbers (0.1, 1/3, 0x1.8p-3, inf, e4m3:0x7e), + - * / ( ), sqrt(x) and fma(a, b, c) are read. "
+            'Example: numsim explain "2048 + 1" --format fp16'
+        )
+
+    def sign(self) -> str:
+        kind, start, end = self.tokens[self.at]
+        return self.text[start:end] if kind == "sign" else ""
+
+    def since(self, first: int) -> str:
+        """The text from a token up to the one before the present."""
+        return " ".join(self.text[self.tokens[first][1] : self.tokens[self.at - 1][2]].split())
+
+    def parse(self) -> Node:
+        if len(self.tokens) == 1:
+            self.fail("it is empty")
+        node = self.sum()
+        if self.tokens[self.at][0] != "end":
+            self.fail("an operator is missing before this" if self.sign() in ("", "(") else "nothing opens this")
+        return node
+
+    def operation(self, operation: str, arguments: tuple[Node, ...], first: int) -> Node:
+        self.operations += 1
+        if self.operations > MAX_OPERATIONS:
+            self.fail(f"more than {MAX_OPERATIONS} operations")
+        return Node(self.since(first), operation, arguments)
+
+    def sum(self) -> Node:
+        return self.chain("+-", self.product)
+
+    def product(self) -> Node:
+        return self.chain("*/", self.factor)
+
+    def chain(self, signs: str, part: Callable[[], Node]) -> Node:
+        first = self.at
+        node = part()
+        while (sign := self.sign()) and sign in signs:
+            self.at += 1
+            node = self.operation(_OPERATIONS[sign], (node, part()), first)
+        return node
+
+    def factor(self) -> Node:
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            self.fail(f"more than {MAX_DEPTH} levels deep")
+        node = self.factor_inside()
+        self.depth -= 1
+        return node
+
+    def factor_inside(self) -> Node:
+        first = self.at
+        kind, start, end = self.tokens[first]
+        word = self.text[start:end]
+        self.at += 1
+        if word in ("-", "+") and kind == "sign":
+            node = self.factor()
+            if word == "-" and node.operation == "" and first + 2 == self.at and node.code is None:
+                # a minus before a number is part of the number: -0.1 is rounded, not 0.1 negated
+                return node._replace(text=f"-{node.text}", value=_negative(node.value))
+            return self.operation("neg", (node,), first) if word == "-" else node
+        if word == "(":
+            node = self.sum()
+            self.expect(")")
+            return node._replace(text=self.since(first))
+        if kind == "code":
+            return self.literal(word, start)
+        if kind in ("number", "hex"):
+            return Node(word, "", value=self.number(word, start))
+        if kind == "name" and word.lower() in _SPECIAL:
+            return Node(word, "", value=_SPECIAL[word.lower()])
+        if kind == "name" and word.lower() in _FUNCTIONS:
+            self.expect("(")
+            arguments = [self.sum()]
+            while self.sign() == ",":
+                self.at += 1
+                arguments.append(self.sum())
+            if len(arguments) != (count := _FUNCTIONS[word.lower()]):
+                self.fail(f"{word} takes {count} argument{'s' * (count > 1)}, not {len(arguments)}", start)
+            self.expect(")")
+            return self.operation(word.lower(), tuple(arguments), first)
+        self.at = first
+        return self.fail(
+            "a number is missing at the end" if kind == "end" else f"{word!r} is no number" if kind == "name"
+            else "power is not known" if word == "*" else "a number is missing before this"
+        )  # fmt: skip
+
+    def expect(self, sign: str) -> None:
+        if self.sign() != sign:
+            self.fail(f"{sign!r} is missing")
+        self.at += 1
+
+    def number(self, word: str, at: int) -> Rational:
+        """A decimal or hexadecimal literal, exactly as written."""
+        digits, _, exponent = word.lower().partition("p" if word[:2] in ("0x", "0X") else "e")
+        if len(exponent.lstrip("+-0")) > 4:
+            self.fail("exponents of five digits and more are not read; every format ends far below", at)
+        if not digits.startswith("0x"):
+            return rational(Decimal(word.replace("_", "")))
+        whole, _, part = digits[2:].partition(".")
+        return rational(Fraction(int(whole + part, 16)) * Fraction(2) ** (int(exponent or 0) - 4 * len(part)))
+
+    def literal(self, word: str, at: int) -> Node:
+        """A code of a format: e4m3:0x7e, fp16:0b0|01111|0000000000."""
+        name, _, digits = word.partition(":")
+        format = get_format(name)
+        bits = digits.replace("|", "").replace("_", "")
+        if not re.fullmatch(r"0[xX][0-9a-fA-F]+|0[bB][01]+", bits):
+            self.fail(f"a code is written like {format}:0x{format.max_code:x} or with 0b and bits", at)
+        code = int(bits, 0)
+        if code >= format.codes:
+            self.fail(f"{format} has codes 0 to {format.codes - 1:#x} only", at)
+        return Node(word, "", value=to_rational(code, format), code=(format, code))
+
+
+def parse(text: str) -> Node:
+    """Read a number or an expression.
+
+    A whole text like ``1/3`` is one number, as in ``numsim.encode("1/3", ...)``; with spaces it is a division.
+
+    >>> parse("0.1 * 3 + 2").arguments[0].text, parse("1/3").value
+    ('0.1 * 3', Rational(sign=0, numerator=1, denominator=3))
+    """
+    if (ratio := re.fullmatch(r"\s*([+-]?\d+)/(\d+)\s*", text, re.ASCII)) and len(text) <= MAX_LENGTH:
+        if d := int(Decimal(ratio[2])):
+            value = Fraction(int(Decimal(ratio[1])), d)
+            zero_sign = int(ratio[1].startswith("-"))
+            return Node(text.strip(), "", value=rational(value) if value else Rational(zero_sign, 0, 1))
+    return _Parser(text).parse()
+
+
+def _negative(x: Rational) -> Rational:
+    return x if x == NAN else Rational(1 - x.sign, x.numerator, x.denominator)
+
+
+# --- the record ---------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Place:
+    """Where an exact magnitude lies on the format's grid, which is continued past the largest number.
+
+    lower, upper : the magnitudes on either side (``lower`` itself where the number is on the grid).
+    part : how far from lower to upper, exactly; 0 <= part < 1.
+    exponent, kept, rest : the exact significand in binary is ``kept`` then ``rest``, times 2^exponent; ``rest`` ends
+        in "..." where bits were left out.
+    guard, sticky : the first bit that does not fit, and whether any later bit is 1.
+    moved : "exact", "up" (away from zero) or "down" (towards zero).
+    """
+
+    lower: Fraction
+    upper: Fraction
+    part: Fraction
+    exponent: int
+    kept: str
+    rest: str
+    guard: int
+    sticky: int
+    moved: str
+
+    @property
+    def tie(self) -> bool:
+        return self.part == Fraction(1, 2)
+
+    @property
+    def spacing(self) -> Fraction:
+        return self.upper - self.lower
+
+
+@dataclass(frozen=True)
+class Step:
+    """One rounding: of an operand, or of the exact result of an operation.
+
+    operation : "" for an operand, "code" for a code taken as it is, or "add", "sub", "mul", "div", "sqrt", "fma", "neg".
+    operands : codes. exact : what was rounded; where ``irrational``, a stand-in good to 128 bits.
+    policy : the one in force for this rounding. random, random_bits : the draw of a stochastic rounding, and its width.
+    place : None where nothing is rounded (NaN, infinity, zero, flushed inputs, a sign that does not exist).
+    """
+
+    text: str
+    operation: str
+    operands: tuple[int, ...]
+    exact: Rational
+    irrational: bool
+    format: Format
+    policy: Policy
+    code: int
+    place: Place | None
+    random: int = 0
+    random_bits: int = 32
+
+    @property
+    def result(self) -> Rational:
+        return to_rational(self.code, self.format)
+
+    @property
+    def kind(self) -> str:
+        """The class of the result: "zero", "subnormal", "normal", "infinity" or "nan"."""
+        return str(classify(self.code, self.format))
+
+    @property
+    def error(self) -> Fraction | None:
+        """Result minus exact; None where either is no finite number."""
+        if not self.exact.denominator or not self.result.denominator:
+            return None
+        return as_fraction(self.result) - as_fraction(self.exact)
+
+    @property
+    def spacing(self) -> Fraction | None:
+        """The unit that ``error_ulp`` counts in: the format's spacing where the exact number lies."""
+        if self.error is None:
+            return None
+        return self.place.spacing if self.place else ulp(self.code, self.format)
+
+    @property
+    def error_ulp(self) -> Fraction | None:
+        return None if self.error is None or self.spacing is None else self.error / self.spacing
+
+
+class Elsewhere(NamedTuple):
+    """The same in another format; ``code`` is None where the result is NaN and the format has none."""
+
+    format: Format
+    code: int | None
+    relative_error: Fraction | None
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What ``explain`` found: ``str()`` draws it in 80 columns, notebooks show it as HTML, ``to_dict()`` is for JSON.
+
+    steps : all roundings in order; the last one gives the result.
+    true : the exact value of the expression with no rounding at all; None where it is not followed (it holds the root
+        of something irrational, or has more than 200,000 bits). ``true_irrational``: a stand-in good to 128 bits.
+    """
+
+    text: str
+    format: Format
+    policy: Policy
+    steps: tuple[Step, ...]
+    true: Rational | None
+    true_irrational: bool
+    elsewhere: tuple[Elsewhere, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def last(self) -> Step:
+        return self.steps[-1]
+
+    @property
+    def code(self) -> int:
+        return self.last.code
+
+    @property
+    def value(self) -> Fraction | None:
+        """The exact value of the result; None for infinities and NaN."""
+        return as_fraction(self.last.result) if self.last.result.denominator else None
+
+    @property
+    def relative_error(self) -> Fraction | None:
+        """(result - true) / |true|; None where that is no number."""
+        return _relative_error(self.last.result, self.true)
+
+    def __str__(self) -> str:
+        from numsim.show import text  # drawing is a floor above; only a call for a picture goes there
+
+        return text.plain(text.explanation(self))
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(str(self))
+
+    def _repr_html_(self) -> str:
+        from numsim.show import html
+
+        return html.explanation(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, exact numbers as strings, for JSON."""
+        from numsim import show
+
+        return show.explanation_dict(self)
+
+
+def _relative_error(result: Rational, true: Rational | None) -> Fraction | None:
+    if true is None or not true.denominator or not result.denominator or not true.numerator:
+        return None
+    return (as_fraction(result) - as_fraction(true)) / abs(as_fraction(true))
+
+
+# --- evaluation ----------------------------------------------------------------------------------------------------------
+_SHOWN_BITS = 12  # of the bits that do not fit
+_NEGATE = Policy(nan="zero")  # a change of sign is exact; only an unsigned format needs a rule
+
+
+def _place(x: Rational, format: Format, rounding: str, random: int, r: int) -> Place:
+    low = round_to_grid(x, format, "toward-zero")
+    rounded = round_to_grid(x, format, rounding, random, r)
+    lower, upper = format.magnitude(low), format.magnitude(low + 1)
+    part = (abs(as_fraction(x)) - lower) / (upper - lower)
+    above_emin = max(low >> format.fraction_bits, 1) - 1
+    kept = f"{low - (above_emin << format.fraction_bits):0{format.precision}b}"
+    scaled = part * 2**_SHOWN_BITS
+    rest = f"{scaled.numerator // scaled.denominator:0{_SHOWN_BITS}b}"
+    return Place(
+        lower,
+        upper,
+        part,
+        exponent=format.emin + above_emin,
+        kept=f"{kept[0]}.{kept[1:]}" if format.fraction_bits else kept,
+        rest=(rest.rstrip("0") if scaled.denominator == 1 else f"{rest}...") if part else "",
+        guard=int(part >= Fraction(1, 2)),
+        sticky=int(part not in (0, Fraction(1, 2))),
+        moved="exact" if not part else "up" if rounded > low else "down",
+    )
+
+
+def _round(
+    node: Node, operation: str, operands: tuple[int, ...], x: Rational, format: Format, policy: Policy,
+    draw: Draw | None, i: int, places: bool,
+) -> Step:  # fmt: skip
+    random, r = (draw(i), draw.r) if draw else (0, 32)
+    code = round_rational(x, format, policy, random, r)
+    irrational = operation == "sqrt" and _irrational(x, to_rational(operands[0], format))
+    flushed = policy.subnormals in ("flush-inputs", "flush") and x.denominator > 0 and below_normal(x, format)
+    on_grid = x.numerator > 0 and x.denominator > 0 and (format.signed or not x.sign) and not flushed
+    place = _place(x, format, policy.rounding, random, r) if places and on_grid and operation != "neg" else None
+    return Step(node.text, operation, operands, x, irrational, format, policy, code, place, random, r)
+
+
+def _evaluate(node: Node, format: Format, policy: Policy, draw: Draw | None, places: bool = True) -> tuple[Step, ...]:
+    """All roundings in order; rounding i of the expression (operands too, changes of sign not) uses draw i."""
+    steps: list[Step] = []
+    drawn = 0
+
+    def visit(node: Node) -> int:
+        nonlocal drawn
+        operands = tuple([visit(a) for a in node.arguments])
+        if node.operation == "neg":
+            x = _negative(to_rational(operands[0], format))
+            steps.append(_round(node, "neg", operands, x, format, _NEGATE, None, 0, places))
+        elif node.code is not None and node.code[0] == format:
+            steps.append(Step(node.text, "code", (), node.value, False, format, policy, node.code[1], None))
+            drawn += 1
+        else:
+            x, after = node.value, policy
+            if node.operation:
+                exact = [arithmetic.operand(c, format, policy) for c in operands]
+                x = arithmetic.OPERATIONS[node.operation](*exact, policy.rounding)
+                after = arithmetic.result_policy(policy)
+            steps.append(_round(node, node.operation, operands, x, format, after, draw, drawn, places))
+            drawn += 1
+        return steps[-1].code
+
+    visit(node)
+    return tuple(steps)
+
+
+def _irrational(root: Rational, x: Rational) -> bool:
+    return bool(root.denominator and root.numerator and as_fraction(root) ** 2 != as_fraction(x))
+
+
+def _true(node: Node) -> tuple[Rational, bool] | None:
+    """The value with no rounding at all, and whether it stands for an irrational one; None where not followed."""
+    if not node.operation:
+        return node.value, False
+    values = [_true(a) for a in node.arguments]
+    xs = [v[0] for v in values if v and not v[1]]
+    if len(xs) < len(values):
+        return None
+    x = _negative(xs[0]) if node.operation == "neg" else arithmetic.OPERATIONS[node.operation](*xs)
+    irrational = node.operation == "sqrt" and _irrational(x, xs[0])
+    if x.denominator and not irrational:
+        x = Rational(x.sign, *Fraction(x.numerator, x.denominator).as_integer_ratio())
+    return None if x.numerator.bit_length() + x.denominator.bit_length() > _MAX_BITS else (x, irrational)
+
+
+def _roundings(node: Node) -> int:
+    return (node.operation != "neg") + sum(map(_roundings, node.arguments))
+
+
+# --- the front door -----------------------------------------------------------------------------------------------------
+def explain(
+    x: Any,
+    format: Any = None,
+    *,
+    rounding: Rounding = "nearest-even",
+    overflow: Overflow = "ieee",
+    subnormals: Subnormals = "keep",
+    nan: Nan = "raise",
+    seed: Any = None,
+    random_bits: Any = None,
+    sr_bits: int | None = None,
+) -> Explanation:
+    """Explain what a format does to a number, or to the operations of a short expression.
+
+    Every operand is rounded to the format; then every operation is computed exactly and rounded once. The options
+    are those of ``numsim.encode``; the code of a number is that of ``numsim.encode``.
+
+    Rules
+    -----
+    NaN : as in ``encode``; a format without NaN does what ``nan`` says.
+    Inf : ``inf`` is read; a number divided by zero gives infinity, or what ``overflow`` makes of it.
+    -0 : kept where the format has it.
+    subnormals, overflow : as in ``encode``; under "flush-inputs" operations take subnormal operands as zero.
+
+    Parameters
+    ----------
+    x : a number as for ``encode``, or text: numbers (``0.1``, ``1/3``, ``0x1.8p-3``, ``inf``, ``nan``, the code
+        ``e4m3:0x7e``), ``+ - * /``, parentheses, ``sqrt(x)``, ``fma(a, b, c)``. A whole text like ``1/3`` without
+        spaces is one number. A minus directly before a number belongs to the number.
+    format : any format; None for that of a code, else FP32.
+    seed, random_bits, sr_bits : for "stochastic"; rounding i of the expression uses draw i, operands counted.
+
+    Raises ``InputError`` for what cannot be read, with the place marked; ``FormatError`` for an unknown format.
+    Cost: about a millisecond. Source: IEEE 754-2019, sections 4.3 to 7.4.
+
+    >>> e = explain("2048 + 1", "fp16")
+    >>> e.value, e.last.place.tie, e.last.error_ulp
+    (Fraction(2048, 1), True, Fraction(-1, 2))
+    >>> hex(explain(0.1, "bf16").code)
+    '0x3dcd'
+    """
+    node, notes = _read(x)
+    format = get_format(format) if format is not None else node.code[0] if node.code else FP32
+    policy = Policy(rounding, overflow, subnormals, nan)
+    count = _roundings(node)
+    draw = None
+    if policy.rounding == "stochastic":
+        draw = make_draw(count, seed, random_bits, sr_bits, (count,))
+    elif seed is not None or random_bits is not None or sr_bits is not None:
+        raise InputError(
+            f"rounding={rounding!r} uses no random bits: seed=, random_bits= and sr_bits= are for "
+            'rounding="stochastic". Example: numsim explain 0.1 --format bf16 --rounding stochastic --seed 7'
+        )
+    steps = _evaluate(node, format, policy, draw)
+    true = _true(node)
+    value, irrational = true or (None, False)
+    elsewhere = []
+    for other in list_formats():
+        if other != format:
+            try:
+                code = _evaluate(node, other, policy, draw, places=False)[-1].code
+            except InputError:  # NaN in a format without NaN
+                elsewhere.append(Elsewhere(other, None, None))
+            else:
+                elsewhere.append(Elsewhere(other, code, _relative_error(to_rational(code, other), value)))
+    return Explanation(node.text, format, policy, steps, value, irrational, tuple(elsewhere), notes)
+
+
+def _read(x: Any) -> tuple[Node, tuple[str, ...]]:
+    """Text through the parser; a numsim number as its code; anything else as ``encode`` reads it."""
+    if isinstance(x, str):
+        return parse(x), ()
+    if hasattr(x, "codes") and isinstance(getattr(x, "format", None), Format):
+        code = check_code(x.codes, x.format)
+        return Node(f"{x.format}:{code:#x}", "", value=to_rational(code, x.format), code=(x.format, code)), ()
+    if getattr(x, "shape", ()) != () or isinstance(x, (list, tuple)):
+        raise InputError(
+            f"{type(x).__name__} of several numbers: one is explained at a time. Example: explain(x[0], 'fp16')"
+        )
+    value = rational(x.item() if type(x).__name__ == "ndarray" else x)
+    if isinstance(x, int):
+        return Node(format_integer(x), "", value=value), ()
+    text = str(x)
+    notes: tuple[str, ...] = ()
+    try:
+        written = parse(text).value if value.denominator else value
+    except InputError:  # something that prints in its own way
+        written = value
+    if written != value and as_fraction(written) != as_fraction(value):
+        from numsim.show import short
+
+        notes = (f"the {type(x).__name__} {text} is exactly {short(as_fraction(value), 20)}",)
+    return Node(text, "", value=value), notes
+
+
+def format_integer(n: int) -> str:
+    text = format(Decimal(n), "f")
+    return text if len(text) <= 40 else f"{text[:37]}..."

@@ -1,0 +1,224 @@
+"""Explanations and tables as text in 80 columns: plain, or in colour where a terminal takes it."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import IO, TYPE_CHECKING, NamedTuple
+
+from numsim.formats import Format
+from numsim.show import (
+    bit_fields,
+    both_neighbours,
+    digits_for,
+    headline,
+    hex_code,
+    reason,
+    short,
+    signed,
+    story,
+    value_text,
+)
+from numsim.values import as_fraction
+
+if TYPE_CHECKING:
+    from numsim.explain import Elsewhere, Explanation, Step
+
+WIDTH = 80
+# Okabe and Ito's colours, which colour-blind readers tell apart; the bars between the fields say the same.
+COLOURS = {"sign": "#0072B2", "exponent": "#009E73", "fraction": "#D55E00"}
+SHOWN_ELSEWHERE = ("fp32", "fp16", "bf16", "e4m3fn", "e5m2")
+_REST = 6  # bits shown of those that do not fit
+
+
+class Span(NamedTuple):
+    """A piece of a line; ``style`` is "", "strong", "faint" or a field of a code."""
+
+    text: str
+    style: str = ""
+
+
+Line = list[Span]
+
+
+def plain(lines: list[Line]) -> str:
+    """Lines without colour."""
+    return "\n".join("".join(span.text for span in line).rstrip() for line in lines)
+
+
+def write(lines: list[Line], file: IO[str], *, colour: bool | None = None) -> None:
+    """Print lines; in colour if asked, or (None) if the file is a terminal and NO_COLOR is not set."""
+    from rich.console import Console
+    from rich.text import Text
+
+    styles = {"strong": "bold", "faint": "dim", **{k: f"bold {v}" for k, v in COLOURS.items()}}
+    console = Console(file=file, highlight=False, soft_wrap=True, no_color=True if colour is False else None)
+    if colour is False or not console.is_terminal:
+        file.write(plain(lines) + "\n")
+        return
+    for line in lines:
+        text = Text()
+        for span in line:
+            text.append(span.text, styles.get(span.style, ""))
+        console.print(text, soft_wrap=True)
+
+
+def _length(line: Line) -> int:
+    return sum(len(span.text) for span in line)
+
+
+def _beside(left: Line, right: str, column: int = 0, indent: int = 2) -> list[Line]:
+    """Right of a line if there is room, else below it."""
+    start = max(column, _length(left) + 5)
+    if not right:
+        return [left]
+    if start + len(right) > WIDTH:
+        start = max(_length(left) + 2, WIDTH - len(right))
+    if start + len(right) <= WIDTH:
+        return [[*left, Span(" " * (start - _length(left)) + right)]]
+    return [left, [Span(" " * indent + right)]]
+
+
+def _wrap(text: str, style: str = "", indent: str = "  ") -> list[Line]:
+    return [[Span(part, style)] for part in
+            textwrap.wrap(text, WIDTH, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)]  # fmt: skip
+
+
+# --- the parts of an explanation ----------------------------------------------------------------------------------------
+def bits_line(code: int, format: Format) -> Line:
+    line: Line = []
+    for field, bits in bit_fields(code, format):
+        line += [Span("|", "faint")] * bool(line) + [Span(bits, field)]
+    return line
+
+
+def bits_legend(code: int, format: Format, kind: str) -> str:
+    """What the fields of a code say."""
+    field = code >> format.fraction_bits & ((1 << format.exponent_bits) - 1)
+    power = max(field - format.bias, format.emin)
+    exponent = {
+        "normal": f"exponent (2^{power})",
+        "subnormal": f"exponent (0: 2^{power})",
+        "zero": "exponent (0)",
+        "infinity": "exponent (all ones: infinity)",
+        "nan": "exponent (NaN: the code of -0)" if format.specials == "fnuz" else "exponent (all ones: NaN)",
+    }[kind]
+    n = format.fraction_bits
+    hidden = {"normal": ", 1 hidden", "subnormal": ", no hidden 1"}.get(kind, "")
+    fraction = [f"fraction ({n} bit{'s' * (n > 1)}{hidden})"] if n else []
+    return "|".join([*["sign"] * format.signed, exponent, *fraction])
+
+
+def exact_line(step: Step) -> list[Line]:
+    """The exact significand in binary, and what is done with the bits that do not fit."""
+    place, why = step.place, reason(step)
+    if place is None:
+        return [[Span(f"  {why}")]]
+    significand = [Span("-" * step.exact.sign), Span(place.kept, "fraction")]
+    if place.rest:
+        rest = place.rest if len(place.rest) <= _REST else place.rest[:_REST] + "..."
+        significand += [Span("|", "faint"), Span(rest)]
+        why = f"guard {place.guard}, sticky {place.sticky}: {why}"
+    significand.append(Span(f" x 2^{place.exponent}"))
+    label = f"  exact {short(as_fraction(step.exact), digits_for(step.format))} = " if step.operation else "  exact "
+    if len(label) + _length(significand) > WIDTH:
+        return [[Span(label)], *_beside([Span("  "), *significand], why, indent=8)]
+    return _beside([Span(label), *significand], why, indent=8)
+
+
+def error_line(step: Step) -> list[Line]:
+    """The error of this rounding, the unit in the last place, and the neighbours of the result."""
+    error = _error(step)
+    near = [c for c in both_neighbours(step.code, step.format) if c is not None]
+    shown = [f"{hex_code(c, step.format)} {value_text(c, step.format)}" for c in near]
+    one_line = "neighbours " + ", ".join(shown) if shown else ""
+    together = "  " + "; ".join(filter(None, (error, one_line)))
+    if len(together) <= WIDTH:
+        return [[Span(together)]] if together.strip() else []
+    lines: list[Line] = [[Span(f"  {error}")]] if error else []
+    if len(one_line) + 2 <= WIDTH:
+        return [*lines, [Span(f"  {one_line}")]]
+    return [*lines, [Span(f"  neighbours {shown[0]}")], *[[Span(f"             {s}")] for s in shown[1:]]]
+
+
+def _error(step: Step) -> str:
+    ulps, spacing = step.error_ulp, step.spacing
+    if ulps is None or spacing is None or step.error is None:
+        return ""
+    percent = f"{signed(step.error / abs(as_fraction(step.exact)) * 100)} %" if step.exact.numerator else ""
+    if step.place and step.place.lower > step.format.max:  # no ulp out there
+        return f"error {percent}"
+    if ulps == 0:
+        return f"error 0; ulp {short(spacing, powers=(-3, 20))}"
+    shown = signed(ulps)
+    if shown[1:] == "0.50" and abs(ulps) * 2 != 1:
+        shown = ("just under " if abs(ulps) * 2 < 1 else "just over ") + shown
+    return f"error {shown} ulp{f' ({percent})' if percent else ''}; ulp {short(spacing, powers=(-3, 20))}"
+
+
+def elsewhere_word(other: Elsewhere, e: Explanation) -> str:
+    """The result in another format: "exact", its error in per cent, or what became of it."""
+    if other.code is None:
+        return "no NaN"
+    value = value_text(other.code, other.format, 6)
+    if value in ("NaN", "infinity", "-infinity"):
+        return value.replace("infinity", "inf")
+    if other.relative_error is None:
+        exact = e.true is not None and e.true.denominator and value in ("0", "-0")
+        return "exact" if exact else value
+    return "exact" if other.relative_error == 0 else "0" if value in ("0", "-0") else f"{signed(other.relative_error * 100)} %"
+
+
+def elsewhere_line(e: Explanation) -> list[Line]:
+    others = {o.format.name: o for o in e.elsewhere}
+    items = [f"{o.format.title} {elsewhere_word(o, e)}" for n in SHOWN_ELSEWHERE if (o := others.get(n))]
+    lines, line = [], "  elsewhere"
+    for item in items:
+        gap = "  " if line.endswith("elsewhere") else "   "
+        if len(line) + len(gap) + len(item) > WIDTH:
+            lines.append([Span(line)])
+            line, gap = " " * 11, "  "
+        line += gap + item
+    return [*lines, [Span(line)]]
+
+
+def step_line(step: Step) -> Line:
+    """A step before the last, in one line."""
+    name = step.text if len(step.text) <= 30 else step.text[:27] + "..."
+    line = f"  {name} -> {value_text(step.code, step.format)}"
+    if step.error and step.exact.numerator:
+        line += f" ({signed(step.error / abs(as_fraction(step.exact)) * 100)} %)"
+    elif step.exact != step.result and not step.error:
+        line += f" ({reason(step)})" if not step.exact.denominator or not step.result.denominator else ""
+    return [Span(line)]
+
+
+def explanation(e: Explanation) -> list[Line]:
+    """The whole card."""
+    last, format = e.last, e.format
+    lines = _beside([Span(headline(e), "strong")], f"code {hex_code(e.code, format)}, {last.kind}", 55)
+    bits = [Span("  "), *bits_line(e.code, format)]
+    lines += _beside(bits, bits_legend(e.code, format, last.kind))
+    for step in dict.fromkeys(e.steps[:-1]):  # the same operand twice is told once
+        if step.operation != "neg" and (step.operation or step.error != 0):
+            lines.append(step_line(step))
+    lines += exact_line(last)
+    if sentences := " ".join(story(last)):
+        lines += _wrap(sentences)
+    lines += error_line(last)
+    lines += total_line(e)
+    lines += elsewhere_line(e)
+    for note in e.notes:
+        lines += _wrap(f"note: {note}", "faint")
+    return lines
+
+
+def total_line(e: Explanation) -> list[Line]:
+    """The error of all roundings together, where there were several."""
+    if all(s.error == 0 for s in e.steps[:-1]) or e.true is None or not e.true.denominator:
+        return []
+    true = ("about " if e.true_irrational else "") + short(as_fraction(e.true), digits_for(e.format))
+    percent = "" if e.relative_error is None else f"; error of all roundings {signed(e.relative_error * 100)} %"
+    lines = _wrap(f"without any rounding {true}{percent}")
+    if e.last.operation in ("add", "sub", "fma") and e.last.error == 0 and e.value != as_fraction(e.true):
+        lines += _wrap("This step is exact: what is wrong comes from the roundings before it.")
+    return lines

@@ -183,6 +183,40 @@ def test_odd_lengths(length, implementation):
         assert vars(seen) == happened
 
 
+@pytest.mark.parametrize("name", ["e4m3fn", "bf16"])
+def test_large_arrays(name):
+    """Several chunks, on all threads: the same codes as in one small piece, counters and counts included."""
+    pytest.importorskip("numba")
+    spec = oracle.SPECS[name]
+    for width in WIDTHS:
+        patterns = inputs.boundaries(spec, width) if spec.bits <= 8 else inputs.random_patterns(width, 3001, 2, spec)
+        times = 700_001 // patterns.size + 1
+        floats = np.tile(inputs.as_float(patterns), times)
+        located = oracle.Located(patterns, spec)
+        for rounding in ("nearest-even", "down"):
+            expected, happened = located.encode(rounding)
+            seen = numsim.Events()
+            assert np.array_equal(numsim.encode(floats, name, rounding=rounding), np.tile(expected, times))
+            assert np.array_equal(numsim.encode(floats, name, rounding=rounding, events=seen), np.tile(expected, times))
+            assert vars(seen) == {k: v * times for k, v in happened.items()}
+            itself = floats.copy()
+            numsim.round_to(itself, name, rounding=rounding, out=itself)
+            assert np.array_equal(inputs.as_bits(itself), np.tile(oracle.to_bits(expected, spec, width), times))
+        start = 2**32 - 400_000
+        whole = numsim.encode(floats, name, rounding="stochastic", seed=Stream(5, start))
+        for i in (0, 131_071, 262_144, 399_990, floats.size - 50):
+            piece = floats[i : i + 50]
+            with numsim.kernels.force("reference"):
+                assert np.array_equal(
+                    numsim.encode(piece, name, rounding="stochastic", seed=Stream(5, start + i)), whole[i : i + 50]
+                )
+        random = np.random.default_rng(1).integers(0, 2**16, floats.size, dtype=np.uint16)
+        got = numsim.encode(floats, name, rounding="stochastic", random_bits=random)
+        for i in range(0, floats.size, patterns.size * 37):
+            part = slice(i, i + patterns.size)
+            assert np.array_equal(got[part], located.encode("stochastic", r=16, random=random[part], count=False)[0])
+
+
 # -- NaN ---------------------------------------------------------------------------------------------------------------
 
 
@@ -352,25 +386,29 @@ def test_flush_to_zero_on_the_host(implementation):
     """Any library can switch it on for the thread; results must stay the same, or be refused."""
     torch = pytest.importorskip("torch")
     patterns = {w: inputs.special(w) for w in WIDTHS}
-    expected = {(w, n): oracle.encode(patterns[w], n) for w in WIDTHS for n in ("bf16", "fp32", "fp16", "e8m0", "tf32")}
+    cases = [
+        (w, n, r)
+        for w in WIDTHS
+        for n in ("bf16", "fp32", "fp16", "e8m0", "tf32")
+        for r in ("nearest-even", "up", "odd")
+    ]
+    got, back = {}, {}
     if not torch.set_flush_denormal(True):
         pytest.skip("torch cannot flush subnormals here")
     try:
-        got, back = {}, {}
-        for w, n in expected:
+        for w, n, r in cases:
             try:
-                got[w, n] = numsim.encode(inputs.as_float(patterns[w]), n)
-                back[w, n] = numsim.round_to(inputs.as_float(patterns[w]), n)
+                got[w, n, r] = numsim.encode(inputs.as_float(patterns[w]), n, rounding=r)
+                back[w, n, r] = numsim.round_to(inputs.as_float(patterns[w]), n, rounding=r)
             except numsim.NumsimError as error:
                 assert "flush" in str(error)  # noqa: PT017
     finally:
         torch.set_flush_denormal(False)
-    for (w, n), codes in got.items():
-        spec = oracle.SPECS[n]
-        assert_same(codes, expected[w, n], patterns[w], spec, "flush-to-zero on")
-        assert_same(
-            inputs.as_bits(back[w, n]), oracle.to_bits(expected[w, n], spec, w), patterns[w], spec, "flush-to-zero on"
-        )
+    for (w, n, r), codes in got.items():
+        spec, rule = oracle.SPECS[n], f"{r}, flush-to-zero on"
+        right = oracle.encode(patterns[w], n, rounding=r)
+        assert_same(codes, right, patterns[w], spec, rule)
+        assert_same(inputs.as_bits(back[w, n, r]), oracle.to_bits(right, spec, w), patterns[w], spec, rule)
 
 
 # -- stochastic rounding -----------------------------------------------------------------------------------------------
@@ -577,6 +615,7 @@ EXACT = [
     ("1/3", Fraction(1, 3)),
     ("0x1.8p-3", Fraction(3, 16)),
     ("0x1.00000000000001p+0", 1 + Fraction(1, 2**56)),  # more digits than a float64 has
+    ("-0x1.8p2000", -3 * Fraction(2) ** 1999),  # no float64 is that large
     ("1e-400", Fraction(1, 10**400)),
     ("1e400", Fraction(10**400)),
     (np.float16(0.1), Fraction(float(np.float16(0.1)))),
@@ -596,6 +635,25 @@ def test_kinds_of_numbers(given, value, name, implementation):
         assert numsim.encode([given, given], name, rounding=rounding).tolist() == [expected, expected]
         got = numsim.encode([[given], [0.5]], name, rounding=rounding)
         assert got.shape == (2, 1) and int(got[0, 0]) == expected
+
+
+def test_strings_beyond_float64(implementation):
+    for text, value in (
+        ("0x1p-2000", Fraction(1, 2**2000)),
+        ("1e-600", Fraction(1, 10**600)),
+        ("1e600", Fraction(10**600)),
+    ):
+        assert numsim.encode(text, "e15m10") == oracle.encode_fraction(value, oracle._ieee("e15m10", 15, 10)), text
+
+
+@pytest.mark.parametrize("text", ["1e999999999", "-1e-999999999", "1e99999", "0x1p999999999"])
+def test_absurd_exponents_cost_nothing(text):
+    """Either refused at once or rounded; never a number of a billion digits."""
+    try:
+        code = int(numsim.encode(text, "fp16"))
+    except InputError:
+        return
+    assert code == (0x8000 if text.startswith("-") else 0x7C00)
 
 
 def test_zero_keeps_its_sign(implementation):

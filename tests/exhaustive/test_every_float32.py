@@ -29,6 +29,7 @@ def steps(spec, overflow):
     while np.any(high - low > 1):
         middle = (low + high) // 2
         reached = oracle.encode(np.maximum(middle, 0).astype(np.uint32), spec, overflow=overflow) >= codes
+        reached &= middle >= 0
         high, low = np.where(reached, middle, high), np.where(reached, low, middle)
     used = high[1:] > high[:-1]  # a code that no input gives has an empty run
     return high, codes, used

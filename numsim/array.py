@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import numbers
 from collections.abc import Callable
 from fractions import Fraction
@@ -16,8 +17,8 @@ from numsim.codes import Codes, check_codes, decode, exact
 from numsim.errors import InputError
 from numsim.events import Events
 from numsim.formats import Format, get_format
-from numsim.random import Draw, make_draw
-from numsim.rounding import Nan, Overflow, Policy, Rounding, Subnormals, encode
+from numsim.random import Draw
+from numsim.rounding import Nan, Overflow, Policy, Rounding, Subnormals, convert, draw_for, encode
 
 
 class Array(np.lib.mixins.NDArrayOperatorsMixin):
@@ -88,11 +89,24 @@ class Array(np.lib.mixins.NDArrayOperatorsMixin):
         """The exact value of a single number."""
         return exact(self.codes, self.format)
 
-    def astype(self, format: Any, **options: Any) -> Array:
-        """The numbers rounded to another format; options as for ``encode``."""
-        if not self.format.fits(get_format("fp64")):
-            raise InputError(f"{self.format} is wider than float64 and is not converted yet. Example: numsim.encode")
-        return array(self.values, format, **options)
+    def astype(
+        self,
+        format: Any,
+        *,
+        rounding: Rounding = "nearest-even",
+        overflow: Overflow = "ieee",
+        subnormals: Subnormals = "keep",
+        nan: Nan = "raise",
+        seed: Any = None,
+        random_bits: Any = None,
+        sr_bits: int | None = None,
+        events: Events | None = None,
+    ) -> Array:
+        """The numbers rounded once to another format; options as for ``encode``."""
+        format, policy = get_format(format), Policy(rounding, overflow, subnormals, nan)
+        draw = draw_for(policy, self.size, self.shape, seed, random_bits, sr_bits)
+        codes = convert(self.codes, self.format, format, policy, draw, events)
+        return Array(codes, format, f"{self.format} rounded once to {format}, {rounding}")
 
     def __repr__(self) -> str:
         # float64's shortest form names every value of up to 53 bits; wider formats show codes
@@ -192,7 +206,7 @@ def _elementwise(
     except ValueError:
         shapes = " and ".join(str(x.shape) for x in arrays)
         raise InputError(f"{operation}: shapes {shapes} do not broadcast.") from None
-    draw = _draw(policy, int(np.prod(shape)), shape, seed, random_bits, sr_bits)
+    draw = draw_for(policy, math.prod(shape), shape, seed, random_bits, sr_bits)
     codes = compute(operation, [x.codes for x in arrays], [x.format for x in arrays], result, policy, draw, events)
     return Array(codes, result, f"{operation} rounded once to {result}, {rounding}")
 
@@ -278,7 +292,7 @@ def sum(
     x = _one("sum", x)
     plan = _plan((x.format,), accumulator, None, order, Policy(rounding, overflow, subnormals))
     codes = _along("sum", x, axis)
-    draw = _draw(plan.policy, codes.size * plan.uses, None, seed, random_bits, sr_bits)
+    draw = _draws(plan, codes.size, seed, random_bits, sr_bits)
     return Array(sums([codes], plan, draw), plan.accumulator, plan.how)
 
 
@@ -303,7 +317,7 @@ def cumsum(
     x = _one("cumsum", x)
     plan = _plan((x.format,), accumulator, None, order, Policy(rounding, overflow, subnormals))
     codes = _along("cumsum", x, axis)
-    draw = _draw(plan.policy, codes.size * plan.uses, None, seed, random_bits, sr_bits)
+    draw = _draws(plan, codes.size, seed, random_bits, sr_bits)
     trail = sums([codes], plan, draw, trail=True)
     if axis is not None and x.ndim:
         trail = np.moveaxis(trail, -1, axis)
@@ -338,7 +352,7 @@ def dot(
     if x.ndim == 0 or x.shape != y.shape:
         raise InputError(f"dot: shapes {x.shape} and {y.shape}: both need the same shape with at least one axis.")
     plan = _plan((x.format, y.format), accumulator, product, order, Policy(rounding, overflow, subnormals))
-    draw = _draw(plan.policy, x.size * plan.uses, None, seed, random_bits, sr_bits)
+    draw = _draws(plan, x.size, seed, random_bits, sr_bits)
     return Array(sums([x.codes, y.codes], plan, draw), plan.accumulator, plan.how)
 
 
@@ -376,8 +390,8 @@ def matmul(
     except ValueError:
         raise InputError(f"matmul: batch shapes {a.shape[:-2]} and {b.shape[:-2]} do not broadcast.") from None
     plan = _plan((x.format, y.format), accumulator, product, order, Policy(rounding, overflow, subnormals))
-    count = int(np.prod(shape)) * a.shape[-2] * a.shape[-1] * b.shape[-1]
-    draw = _draw(plan.policy, count * plan.uses, None, seed, random_bits, sr_bits)
+    count = math.prod(shape) * a.shape[-2] * a.shape[-1] * b.shape[-1]
+    draw = _draws(plan, count, seed, random_bits, sr_bits)
     codes = products(a, b, plan, draw)
     codes = codes[..., 0, :] if row else codes
     return Array(codes[..., 0] if column else codes, plan.accumulator, plan.how)
@@ -427,14 +441,9 @@ def _plan(inputs: tuple[Format, ...], accumulator: Any, product: Any, order: str
     return Plan(inputs, target, rounded, order, policy)
 
 
-def _draw(
-    policy: Policy, count: int, shape: tuple[int, ...] | None, seed: Any, random_bits: Any, sr_bits: Any
-) -> Draw | None:
-    if policy.rounding == "stochastic":
-        return make_draw(count, seed, random_bits, sr_bits, (count,) if shape is None else shape)
-    if seed is not None or random_bits is not None or sr_bits is not None:
-        raise InputError('seed=, random_bits= and sr_bits= are for rounding="stochastic".')
-    return None
+def _draws(plan: Plan, terms: int, seed: Any, random_bits: Any, sr_bits: int | None) -> Draw | None:
+    count = terms * plan.uses
+    return draw_for(plan.policy, count, (count,), seed, random_bits, sr_bits)
 
 
 _BINARY: dict[str, Callable[..., Array]] = {"add": add, "subtract": sub, "multiply": mul, "divide": div}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any
@@ -128,17 +129,27 @@ def decode(codes: Any, format: Any) -> Any:
 
     Rules: NaN codes give NaN, infinities give infinities, -0 gives -0.0.
     Parameters: codes, any shape, any unsigned dtype. Returns float64 of that shape.
-    Raises ``RangeError`` where the format has values that are no float64 (``exact`` always works), ``InputError`` for
-    codes out of range. Cost: a table look-up for formats of up to 16 bits.
+    Raises ``RangeError`` where a value is no float64 (``exact`` always works), ``InputError`` for codes out of
+    range. Cost: a table look-up for formats of up to 16 bits.
 
     >>> decode([0x3C00, 0xFC00, 0x0001], "fp16")
     array([1.00000000e+00,           -inf, 5.96046448e-08])
     """
     format = get_format(format)
-    if not format.fits(FP64):
-        raise RangeError(f"{format} has values that no float64 holds. Example: numsim.exact(code, '{format}')")
     codes = check_codes(codes, format)
+    if not format.fits(FP64):
+        return np.array([_as_float(c, format) for c in codes.ravel().tolist()]).reshape(codes.shape)[()]
     return (_table(format)[codes] if format.bits <= 16 else _decode(codes, format))[()]
+
+
+def _as_float(code: int, format: Format) -> float:
+    sign, n, d = to_rational(code, format)
+    if d == 0:
+        return math.nan if n == 0 else (-math.inf if sign else math.inf)
+    value = n / d if n.bit_length() - d.bit_length() < 1024 else math.inf
+    if value == math.inf or Fraction(value) != Fraction(n, d):
+        raise RangeError(f"code {code:#x} of {format} is no float64. Example: numsim.exact({code:#x}, '{format}')")
+    return -value if sign else value
 
 
 @lru_cache(maxsize=64)
@@ -153,10 +164,10 @@ def _decode(codes: Codes, format: Format) -> npt.NDArray[np.float64]:
         return codes.astype(np.uint64).view(np.float64)
     magnitude = codes.astype(np.int64) & ((1 << format.magnitude_bits) - 1)
     rank = magnitude if format.zero else magnitude + (1 << format.fraction_bits)
+    rank = np.minimum(rank, format.max_rank)  # infinities and NaN are put in below
     place = np.maximum(rank >> format.fraction_bits, 1) - 1  # exponent above emin
     significand = (rank - (place << format.fraction_bits)).astype(np.float64)  # below 2^53: exact
-    # clipped only where the code is NaN: ldexp is exact for every value of the format
-    values = np.ldexp(significand, np.minimum(place + (format.emin - format.fraction_bits), 1023).astype(np.int32))
+    values = np.ldexp(significand, (place + (format.emin - format.fraction_bits)).astype(np.int32))
     if format.infinity_code is not None:
         values = np.where(magnitude == format.infinity_code, np.inf, values)
     values = np.where((codes & np.uint64(format.sign_mask)) != 0, -values, values)
@@ -204,10 +215,10 @@ def pack(codes: Any, format: Any) -> npt.NDArray[np.uint8]:
             f"codes of shape {codes.shape}: {format.bits}-bit codes pack in groups of {group} along the last axis. "
             f"Example: numsim.pack([0] * {group}, '{format}')"
         )
-    words = codes.reshape(*codes.shape[:-1], -1, group).astype(np.uint32)
+    words = codes.reshape(*codes.shape[:-1], codes.shape[-1] // group, group).astype(np.uint32)
     word = (words << (np.arange(group, dtype=np.uint32) * format.bits)).sum(axis=-1, dtype=np.uint32)
     parts = np.stack([word >> (8 * i) & 0xFF for i in range(group * format.bits // 8)], axis=-1)
-    return parts.reshape(*codes.shape[:-1], -1).astype(np.uint8)
+    return parts.reshape(*codes.shape[:-1], codes.shape[-1] * format.bits // 8).astype(np.uint8)
 
 
 def unpack(packed: Any, format: Any) -> npt.NDArray[np.uint8]:
@@ -224,10 +235,10 @@ def unpack(packed: Any, format: Any) -> npt.NDArray[np.uint8]:
         raise InputError(
             f"packed data of dtype {data.dtype}, shape {data.shape}: uint8 with a last axis of a multiple of {size}."
         )
-    parts = data.reshape(*data.shape[:-1], -1, size).astype(np.uint32)
+    parts = data.reshape(*data.shape[:-1], data.shape[-1] // size, size).astype(np.uint32)
     word = (parts << (np.arange(size, dtype=np.uint32) * 8)).sum(axis=-1, dtype=np.uint32)
     codes = np.stack([word >> (format.bits * i) & (format.codes - 1) for i in range(group)], axis=-1)
-    return codes.reshape(*data.shape[:-1], -1).astype(np.uint8)
+    return codes.reshape(*data.shape[:-1], data.shape[-1] * 8 // format.bits).astype(np.uint8)
 
 
 def _group(format: Format) -> int:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from numsim import kernels
-from numsim.codes import code_dtype, decode, to_rational
+from numsim.codes import Codes, code_dtype, decode, to_rational
 from numsim.errors import InputError, RangeError
 from numsim.events import Events
 from numsim.formats import FP32, FP64, Format, get_format
@@ -196,6 +196,30 @@ def encode_values(
     return codes
 
 
+def convert(
+    codes: Codes, source: Format, format: Format, policy: Policy, draw: Draw | None = None, events: Events | None = None
+) -> npt.NDArray[Any]:
+    """Codes of one format rounded to another; returns codes in the same shape."""
+    if source.fits(FP64):
+        exact = Values(codes.shape, np.asarray(decode(codes, source)), None)
+    else:
+        exact = Values(codes.shape, None, [to_rational(c, source) for c in codes.ravel().tolist()])
+    return _encode(exact, format, policy, draw, events)
+
+
+def _encode(
+    exact: Values, format: Format, policy: Policy, draw: Draw | None, events: Events | None
+) -> npt.NDArray[Any]:
+    """Kernel or reference, with the same bits."""
+    if exact.floats is not None and kernels.suit(exact.floats.dtype, format) and kernels.use(exact.size):
+        from numsim.kernels import rounding as fast
+
+        codes = fast.encode(exact.floats.reshape(-1), format, policy, draw, events)
+    else:
+        codes = encode_values(exact, format, policy, draw, events)
+    return codes.reshape(exact.shape)
+
+
 # --- the front door ---------------------------------------------------------------------------------------------------
 def encode(
     values: Any,
@@ -250,14 +274,8 @@ def encode(
     """
     format, policy = get_format(format), Policy(rounding, overflow, subnormals, nan)
     exact = as_values(values)
-    draw = _draw(exact, policy, seed, random_bits, sr_bits)
-    if exact.floats is not None and kernels.suit(exact.floats.dtype, format) and kernels.use(exact.size):
-        from numsim.kernels import rounding as fast
-
-        codes = fast.encode(exact.floats.reshape(-1), format, policy, draw, events)
-    else:
-        codes = encode_values(exact, format, policy, draw, events)
-    return codes.reshape(exact.shape)[()]
+    draw = draw_for(policy, exact.size, exact.shape, seed, random_bits, sr_bits)
+    return _encode(exact, format, policy, draw, events)[()]
 
 
 def round_to(
@@ -293,9 +311,10 @@ def round_to(
             f"{format} has values that no {dtype} holds. "
             f"Example: numsim.{'round_to(x.astype(numpy.float64)' if single else 'encode(x'}, '{format}')"
         )
-    if out is not None and (out.shape != exact.shape or out.dtype != dtype):
-        raise InputError(f"out has shape {out.shape}, dtype {out.dtype}: needed are {exact.shape}, {dtype}.")
-    draw = _draw(exact, policy, seed, random_bits, sr_bits)
+    if out is not None and (getattr(out, "shape", None) != exact.shape or out.dtype != dtype):
+        got = f"shape {out.shape}, dtype {out.dtype}" if hasattr(out, "dtype") else type(out).__name__
+        raise InputError(f"out is {got}: needed is an array of shape {exact.shape}, dtype {dtype}.")
+    draw = draw_for(policy, exact.size, exact.shape, seed, random_bits, sr_bits)
     direct = out is not None and out.flags.c_contiguous and out.flags.writeable
     flat = out.reshape(-1) if direct and out is not None else np.empty(math.prod(exact.shape), dtype)
     if exact.floats is not None and kernels.suit(exact.floats.dtype, format) and kernels.use(exact.size):
@@ -312,10 +331,15 @@ def round_to(
     return out
 
 
-def _draw(values: Values, policy: Policy, seed: Any, random_bits: Any, sr_bits: int | None) -> Draw | None:
+def draw_for(
+    policy: Policy, count: int, shape: tuple[int, ...], seed: Any, random_bits: Any, sr_bits: int | None
+) -> Draw | None:
+    """The random draws of a call, or None where the mode uses none; refuses bits that nothing would use."""
     if policy.rounding == "stochastic":
-        return make_draw(values.size, seed, random_bits, sr_bits, values.shape)
+        return make_draw(count, seed, random_bits, sr_bits, shape)
     if seed is not None or random_bits is not None or sr_bits is not None:
-        raise InputError(f"rounding={policy.rounding!r} uses no random bits: seed=, random_bits= and sr_bits= are for "
-                         'rounding="stochastic".')  # fmt: skip
+        raise InputError(
+            f"rounding={policy.rounding!r} uses no random bits: seed=, random_bits= and sr_bits= are for "
+            'rounding="stochastic".'
+        )
     return None

@@ -68,17 +68,30 @@ def rational(x: Any) -> Rational:
     raise InputError(f"{x!r} ({type(x).__name__}) is no number. {_EXAMPLE}")
 
 
+_HEX = re.compile(r"([+-]?)0x([0-9a-f]*)\.?([0-9a-f]*)(?:p([+-]?\d+))?", re.IGNORECASE)
+
+
 def _parse(text: str) -> Any:
-    if re.search(r"e[+-]?0*[1-9]\d{4,}", text.lower()) and "x" not in text.lower():
+    text = text.strip()
+    if match := _HEX.fullmatch(text):  # by hand: float.fromhex rounds
+        sign, whole, part, power = match.groups()
+        exponent = int(power or 0) - 4 * len(part)
+        if whole + part and abs(exponent) < 100_000:
+            n = int(whole + part, 16)
+            n, d = (n << exponent, 1) if exponent >= 0 else (n, 1 << -exponent)
+            return Rational(int(sign == "-"), n, d)
+    elif re.search(r"e[+-]?0*[1-9]\d{4,}", text.lower()):
         raise InputError(f"{text!r}: exponents of five digits and more are not read; every format ends far below.")
-    try:
-        return Decimal(text)
-    except InvalidOperation:
-        pass
-    try:
-        return float.fromhex(text) if "x" in text.lower() else Fraction(text)
-    except (ValueError, OverflowError, ZeroDivisionError):
-        raise InputError(f"{text!r} is no number: write it like '0.1', '1e-3', '0x1.8p-3' or '1/3'.") from None
+    else:
+        try:
+            return Decimal(text)
+        except InvalidOperation:
+            pass
+        try:
+            return Fraction(text)
+        except (ValueError, ZeroDivisionError):
+            pass
+    raise InputError(f"{text!r} is no number: write it like '0.1', '1e-3', '0x1.8p-3' or '1/3'.")
 
 
 def as_fraction(x: Rational) -> Fraction:

@@ -259,8 +259,8 @@ class Lane(NamedTuple):
 def _lane(format: Format, policy: Policy) -> Lane:
     shift = 23 - format.fraction_bits
 
-    def word(value: float) -> np.uint32:
-        return np.uint32(int(np.array(value, np.float32).view(np.uint32)))
+    def word(value: float) -> Any:
+        return np.array(value, np.float32).view(np.uint32)[()]
 
     over = format.max_code if policy.overflow == "saturate" else overflow_result(False, format)
     return Lane(

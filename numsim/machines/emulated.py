@@ -5,18 +5,15 @@ from __future__ import annotations
 import platform
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from numsim._version import __version__
 from numsim.accumulate import Plan, products, sums
 from numsim.arithmetic import compute
-from numsim.codes import decode, to_rational
-from numsim.formats import FP64, get_format
+from numsim.formats import get_format
 from numsim.machines.question import ELEMENTWISE, Answer, Can, Question
 from numsim.random import Draw
-from numsim.rounding import encode, encode_values
-from numsim.values import Values
+from numsim.rounding import convert
 
 
 class Emulated:
@@ -39,7 +36,7 @@ def emulate(q: Question) -> npt.NDArray[Any]:
     """The codes that numsim computes for a question."""
     draw = Draw(q.sr_bits or 32, q.seed or 0) if q.rounding == "stochastic" else None
     if q.operation == "cast":
-        return _cast(q, draw)
+        return convert(q.arrays[0], q.inputs[0], q.output, q.policy, draw)
     if q.operation in ELEMENTWISE:
         return compute(q.operation, q.arrays, q.inputs, q.output, q.policy, draw)
     product = q.output if q.product is None else None if q.product == "exact" else get_format(q.product)
@@ -48,13 +45,3 @@ def emulate(q: Question) -> npt.NDArray[Any]:
         a, b = q.arrays
         return products(a, b, plan, draw)
     return sums(q.arrays, plan, draw, trail=q.operation == "cumsum")
-
-
-def _cast(q: Question, draw: Draw | None) -> npt.NDArray[Any]:
-    (codes,), (source,) = q.arrays, q.inputs
-    if source.fits(FP64):
-        stochastic = {"seed": draw.seed, "sr_bits": draw.r} if draw else {}
-        options: dict[str, Any] = {**vars(q.policy), **stochastic}
-        return np.asarray(encode(decode(codes, source), q.output, **options))
-    values = Values(codes.shape, None, [to_rational(c, source) for c in codes.ravel().tolist()])
-    return encode_values(values, q.output, q.policy, draw, None).reshape(codes.shape)

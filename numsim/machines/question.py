@@ -21,6 +21,7 @@ from numsim.accumulate import ORDERS
 from numsim.codes import check_codes
 from numsim.errors import InputError
 from numsim.formats import Format, get_format
+from numsim.random import check_seed
 from numsim.rounding import Policy
 
 ELEMENTWISE = {"cast": 1, "add": 2, "sub": 2, "mul": 2, "div": 2, "sqrt": 1, "fma": 3}
@@ -70,10 +71,19 @@ class Question:
         if self.order not in ORDERS:
             raise InputError(f"order={self.order!r}: allowed are {', '.join(ORDERS)}.")
         _ = self.policy  # refuses unknown modes
+        if self.order == "pairwise" and self.operation == "cumsum":
+            raise InputError("order='pairwise' has no running sum. Example: order='sequential'")
+        if self.product not in (None, "exact"):
+            get_format(self.product)
+        if self.seed is not None:
+            check_seed(self.seed)
+        if self.sr_bits is not None and (type(self.sr_bits) is not int or not 1 <= self.sr_bits <= 32):
+            raise InputError(f"sr_bits={self.sr_bits!r}: the number of random bits is 1 to 32. Example: sr_bits=8")
         arrays = tuple(check_codes(a, f) for a, f in zip(self.arrays, self.inputs, strict=True))
         for a in arrays:
             a.flags.writeable = False
         object.__setattr__(self, "arrays", arrays)
+        _ = self.shape  # refuses arrays that do not go together
         chosen = {k: v for k, v in self.options.items() if v != _DEFAULTS[k]}
         object.__setattr__(self, "options", MappingProxyType(dict(sorted(chosen.items()))))
 
@@ -85,6 +95,25 @@ class Question:
     @property
     def policy(self) -> Policy:
         return Policy(self.rounding, self.overflow, self.subnormals, self.nan)
+
+    @cached_property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the answer."""
+        shapes = [a.shape for a in self.arrays]
+        least = 2 if self.operation == "matmul" else 1 if self.operation in SUMS else 0
+        try:
+            if min(map(len, shapes)) < least:
+                raise ValueError
+            if self.operation == "matmul":
+                (*left, m, k), (*right, k2, n) = shapes
+                if k != k2:
+                    raise ValueError
+                return (*np.broadcast_shapes(tuple(left), tuple(right)), m, n)
+            shape = np.broadcast_shapes(*shapes)
+        except ValueError:
+            text = " and ".join(map(str, shapes))
+            raise InputError(f"{self.operation}: arrays of shapes {text} do not go together.") from None
+        return shape[:-1] if self.operation in ("sum", "dot") else shape
 
     @cached_property
     def record(self) -> dict[str, Any]:

@@ -1,0 +1,192 @@
+"""Recordings: a machine's answers in a file, and the machine that answers from it.
+
+A record is an .npz file without pickle. ``record.npy`` holds JSON text (UTF-8, as bytes): numsim's version, the
+provenance, and for every question its options and the digests of what goes in and what came out. The other members are
+the codes: ``q00000.a0.npy`` and so on for the operands, ``q00000.answer.npy`` for the answer. Reading checks all of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from numsim import files
+from numsim._version import __version__
+from numsim.errors import InputError, NumsimError, RecordError, UnavailableError
+from numsim.formats import Format, get_format
+from numsim.machines.question import Answer, Can, Question
+from numsim.machines.verdict import check_answer
+
+_LAYOUT = 1  # of the file; goes up when its meaning changes
+_KEYS = {"numsim_record", "numsim", "provenance", "experiments", "inputs", "questions"}
+
+
+@dataclass(frozen=True)
+class Record:
+    """A machine's answers: what was asked, what came back, on what."""
+
+    numsim: str  # version
+    provenance: Mapping[str, Any]
+    answers: tuple[tuple[Question, Answer], ...]
+    experiments: tuple[str, ...] = ()
+
+    @property
+    def machine(self) -> str:
+        return str(self.provenance.get("machine", "unknown"))
+
+    @property
+    def inputs(self) -> str:
+        """Digest of all that was asked."""
+        return hashlib.sha256("\n".join(q.digest for q, _ in self.answers).encode()).hexdigest()
+
+
+# --- writing ----------------------------------------------------------------------------------------------------------
+def record_bytes(answers: Sequence[tuple[Question, Answer]], experiments: Sequence[str] = ()) -> bytes:
+    """A record as a file's content. The same questions and answers give the same bytes.
+
+    Raises ``InputError`` where there is nothing to record, the answers come from several machines, or a format is
+    one's own (a record knows formats by name).
+    """
+    if not answers:
+        raise InputError("nothing to record: the machine answered no question.")
+    provenance = dict(answers[0][1].provenance)
+    if any(dict(a.provenance) != provenance for _, a in answers):
+        raise InputError("a record holds the answers of one machine.")
+    arrays: dict[str, npt.NDArray[Any]] = {}
+    questions = []
+    for i, (q, a) in enumerate({q.digest: (q, a) for q, a in answers}.values()):
+        for f in (*q.inputs, q.output):
+            if not _known(f):
+                raise InputError(f"format {f.name!r} is your own: a record knows formats by name.")
+        arrays |= {f"q{i:05}.a{n}": array for n, array in enumerate(q.arrays)}
+        arrays[f"q{i:05}.answer"] = check_answer(q, a.codes, str(provenance.get("machine")))
+        questions.append({"question": q.record, "digest": q.digest, "answer": array_digest(a.codes)})
+    data = {
+        "numsim_record": _LAYOUT,
+        "numsim": __version__,
+        "provenance": provenance,
+        "experiments": list(experiments),
+        "inputs": hashlib.sha256("\n".join(str(q["digest"]) for q in questions).encode()).hexdigest(),
+        "questions": questions,
+    }
+    text = json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    arrays["record"] = np.frombuffer(text.encode(), np.uint8)
+    return files.npz_bytes(arrays)
+
+
+def write_record(
+    path: Path | str,
+    answers: Sequence[tuple[Question, Answer]],
+    experiments: Sequence[str] = (),
+    *,
+    replace: bool = False,
+) -> Path:
+    """Write a record, whole or not at all."""
+    return files.write_atomic(path, record_bytes(answers, experiments), replace=replace)
+
+
+def array_digest(codes: npt.NDArray[Any]) -> str:
+    """SHA-256 of the codes' little-endian bytes in C order."""
+    codes = np.asarray(codes)
+    return hashlib.sha256(np.ascontiguousarray(codes, codes.dtype.newbyteorder("<")).tobytes()).hexdigest()
+
+
+def _known(format: Format) -> bool:
+    try:
+        return get_format(format.name) == format
+    except NumsimError:
+        return False
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+def read_record(path: Path | str) -> Record:
+    """Read a record and check everything in it. Raises ``RecordError`` for what is damaged, hostile or no record."""
+    return parse_record(files.read_bytes(path), files.show(path))
+
+
+def parse_record(data: bytes, what: str) -> Record:
+    """A record from a file's content."""
+    arrays = files.parse_npz(data, what)
+    text = arrays.pop("record", None)
+    if text is None or text.dtype != np.uint8 or text.ndim != 1:
+        raise RecordError(f"{what} is no numsim record: it has no member record.npy. Example: numsim record swamping "
+                          "--machine numpy --out swamping.npz")  # fmt: skip
+    try:
+        return _assemble(files.parse_json(text.tobytes(), what), arrays, what)
+    except RecordError:
+        raise
+    except (NumsimError, KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
+        raise RecordError(f"{what} is damaged: {' '.join(str(error).split())[:200]}") from None
+
+
+def _assemble(data: Any, arrays: dict[str, npt.NDArray[Any]], what: str) -> Record:
+    if not isinstance(data, dict) or set(data) != _KEYS:
+        raise RecordError(f"{what} is no numsim record: it has not the entries {', '.join(sorted(_KEYS))}.")
+    if data["numsim_record"] != _LAYOUT:
+        raise RecordError(f"{what} has layout {data['numsim_record']!r}; numsim {__version__} reads layout {_LAYOUT}.")
+    provenance, experiments = data["provenance"], data["experiments"]
+    plain = isinstance(provenance, dict) and all(isinstance(v, (str, int, float, bool)) for v in provenance.values())
+    named = isinstance(experiments, list) and all(isinstance(e, str) for e in experiments)
+    if not (plain and named and isinstance(provenance.get("machine"), str) and isinstance(data["numsim"], str)):
+        raise RecordError(f"{what} is damaged: provenance, experiments and version are not texts and numbers.")
+    answers = []
+    for i, entry in enumerate(data["questions"]):
+        q = _question(entry["question"], arrays, i)
+        codes = arrays.pop(f"q{i:05}.answer")
+        check_answer(q, codes, provenance["machine"])
+        if q.record != entry["question"] or q.digest != entry["digest"] or array_digest(codes) != entry["answer"]:
+            raise RecordError(f"{what}: question {i} has not the digest that the record states: it was changed.")
+        answers.append((q, Answer(codes, provenance)))
+    if arrays:
+        raise RecordError(f"{what}: member {min(arrays)} belongs to no question.")
+    record = Record(data["numsim"], provenance, tuple(answers), tuple(experiments))
+    if not answers or record.inputs != data["inputs"]:
+        raise RecordError(f"{what} has not the digest of inputs that it states: it was changed.")
+    return record
+
+
+def _question(entry: Mapping[str, Any], arrays: dict[str, npt.NDArray[Any]], i: int) -> Question:
+    names = [*entry["inputs"], entry["output"]]
+    if not all(isinstance(n, str) and re.fullmatch(r"[a-z0-9_]{1,40}", n) for n in names):
+        raise ValueError("a format's name is no name")
+    formats = [get_format(n) for n in names]
+    operands = tuple(arrays.pop(f"q{i:05}.a{n}") for n in range(len(formats) - 1))
+    return Question(entry["operation"], tuple(formats[:-1]), formats[-1], operands, dict(entry["options"]))
+
+
+# --- the machine ------------------------------------------------------------------------------------------------------
+class Recorded:
+    """A recording as a machine: it answers the questions that it holds, and no others."""
+
+    name = "recorded"
+
+    def __init__(self, path: Path | str | None = None) -> None:
+        self.record = None if path is None else read_record(path)
+        self.answers = {q.digest: a for q, a in self.record.answers} if self.record else {}
+
+    @property
+    def title(self) -> str:
+        return f"a recording of {self.record.machine}" if self.record else "a recording (--against FILE.npz)"
+
+    def can(self, question: Question | None = None) -> Can:
+        if self.record is None:
+            return Can(False, "needs a record: --against FILE.npz (numsim record makes one)")
+        if question is not None and question.digest not in self.answers:
+            return Can(False, "the record does not hold this question")
+        return Can(True)
+
+    def provenance(self) -> dict[str, Any]:
+        return dict(self.record.provenance) if self.record else {"machine": self.name}
+
+    def answer(self, question: Question) -> Answer:
+        if not (can := self.can(question)):
+            raise UnavailableError(f"recorded cannot answer {question}: {can.reason}.")
+        return self.answers[question.digest]

@@ -15,13 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from numsim import kernels
-from numsim.codes import Codes, code_dtype, to_rational
+from numsim.codes import Codes, code_dtype
 from numsim.errors import InputError
 from numsim.events import Events
 from numsim.formats import Format
 from numsim.random import Draw
 from numsim.rounding import Policy, below_normal, count_events, round_rational
-from numsim.values import NAN, Rational
+from numsim.values import NAN, Rational, to_rational
 
 
 def add(x: Rational, y: Rational, rounding: str = "nearest-even") -> Rational:

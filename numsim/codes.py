@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from numsim.errors import InputError, RangeError
 from numsim.formats import FP64, Format, get_format
-from numsim.values import NAN, Rational, as_fraction
+from numsim.values import NAN, as_fraction, to_rational
 
 Codes = npt.NDArray[np.unsignedinteger[Any]]
 
@@ -52,17 +52,6 @@ def check_code(code: Any, format: Format) -> int:
 
 
 # --- one code, in integers --------------------------------------------------------------------------------------------
-def to_rational(code: int, format: Format) -> Rational:
-    """What a code stands for, as sign and exact fraction (see ``numsim.values``)."""
-    magnitude = code & (format.sign_mask - 1) if format.signed else code
-    sign = int(code != magnitude)
-    if code == format.nan_code or magnitude > format.max_code + (format.specials == "ieee"):
-        return NAN
-    if magnitude == format.infinity_code:
-        return Rational(sign, 1, 0)
-    return Rational(sign, *format.ratio(format.rank(magnitude)))
-
-
 def exact(code: Any, format: Any) -> Fraction:
     """The exact value of one code.
 

@@ -158,7 +158,7 @@ class Format:
         """``magnitude`` as numerator and denominator, one of which is a power of two."""
         place = max(rank >> self.fraction_bits, 1) - 1  # exponent above emin
         significand = rank - (place << self.fraction_bits)
-        shift = place + self.emin - self.fraction_bits
+        shift = place + self.emin - self.fraction_bits if rank else 0
         return (significand << shift, 1) if shift >= 0 else (significand, 1 << -shift)
 
     @cached_property

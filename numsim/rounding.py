@@ -15,12 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from numsim import kernels
-from numsim.codes import Codes, code_dtype, decode, to_rational
+from numsim.codes import Codes, code_dtype, decode
 from numsim.errors import InputError, RangeError
 from numsim.events import Events
 from numsim.formats import FP32, FP64, Format, get_format
 from numsim.random import Draw, make_draw
-from numsim.values import NAN, Rational, Values, as_values
+from numsim.values import NAN, Rational, Values, as_values, to_rational
 
 Rounding = Literal["nearest-even", "nearest-away", "toward-zero", "up", "down", "odd", "stochastic"]
 Overflow = Literal["ieee", "saturate", "saturate-finite"]
@@ -323,7 +323,10 @@ def round_to(
         floats = exact.floats.reshape(-1).astype(dtype, copy=False)
         fast.round_to(floats, format, policy, draw, events, flat)
     else:
-        flat[:] = decode(encode_values(exact, format, policy, draw, events), format)
+        codes = encode_values(exact, format, policy, draw, events)
+        wide = FP32 if single else FP64  # by its bits: a conversion between floats may flush subnormal numbers
+        words = (round_rational(to_rational(c, format), wide, Policy()) for c in codes.tolist())
+        flat.view(f"u{dtype.itemsize}")[:] = np.fromiter(words, f"u{dtype.itemsize}", codes.size)
     if out is None:
         return flat.reshape(exact.shape)[()]
     if not direct:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import numbers
 import re
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
@@ -20,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from numsim.errors import InputError
+from numsim.formats import FP32, FP64, Format
 
 
 class Rational(NamedTuple):
@@ -29,6 +31,19 @@ class Rational(NamedTuple):
 
 
 NAN = Rational(0, 0, 0)
+
+
+def to_rational(code: int, format: Format) -> Rational:
+    """What a code stands for, as sign and exact fraction (as told above)."""
+    magnitude = code & (format.sign_mask - 1) if format.signed else code
+    sign = int(code != magnitude)
+    if code == format.nan_code or magnitude > format.max_code + (format.specials == "ieee"):
+        return NAN
+    if magnitude == format.infinity_code:
+        return Rational(sign, 1, 0)
+    return Rational(sign, *format.ratio(format.rank(magnitude)))
+
+
 _EXAMPLE = "Example: numsim.encode([0.1, 1.5], 'fp16')"
 # Floating dtypes that float32 holds exactly; ml_dtypes' own types have kind 'V' or 'f' and are known by name.
 _SMALL_FLOATS = ("float16", "bfloat16", "float8_", "float6_", "float4_")
@@ -50,7 +65,9 @@ def rational(x: Any) -> Rational:
         return Rational(int(x < 0), abs(x.numerator), x.denominator)
     if isinstance(x, (int, np.integer)):
         return Rational(int(x < 0), abs(int(x)), 1)
-    if isinstance(x, (float, np.floating, Decimal)):
+    if isinstance(x, float):  # by its bits: a CPU that flushes subnormal numbers cannot touch them
+        return to_rational(struct.unpack("<Q", struct.pack("<d", x))[0], FP64)
+    if isinstance(x, (np.floating, Decimal)):
         if isinstance(x, Decimal):
             sign, nan, infinite = int(x.is_signed()), x.is_nan(), x.is_infinite()
         else:
@@ -114,7 +131,9 @@ class Values:
     def __iter__(self) -> Iterator[Rational]:
         if self.floats is None:
             return iter(self.rationals or ())
-        return map(rational, self.floats.ravel().tolist())
+        format = FP32 if self.floats.dtype == np.float32 else FP64
+        words = self.floats.ravel().view(f"u{self.floats.itemsize}").tolist()
+        return (to_rational(word, format) for word in words)
 
 
 def as_values(values: Any) -> Values:

@@ -165,6 +165,18 @@ def as_bits(context: Any, x: Any) -> Any:
 
 
 @intrinsic
+def left(context: Any, a: Any, count: Any) -> Any:
+    """a << count, in a's own width, for count below it. (numba's own shift widens, and two lanes become one.)"""
+    return a(a, a), lambda _, builder, signature, args: builder.shl(*args)
+
+
+@intrinsic
+def right(context: Any, a: Any, count: Any) -> Any:
+    """a >> count, in a's own width, for count below it."""
+    return a(a, a), lambda _, builder, signature, args: (builder.ashr if a.signed else builder.lshr)(*args)
+
+
+@intrinsic
 def fma64(context: Any, a: Any, b: Any, c: Any) -> Any:
     """a * b + c, rounded once."""
 

@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs, allow-untyped-calls
 """Fast twins of ``numsim.rounding``: whole float32 or float64 arrays, as integers.
 
 Words: a *word* is the bit pattern of a source number, a *field* an exponent field of the source (it may go below 1
@@ -7,6 +8,7 @@ worked out once, by the reference's own functions, in a ``Plan``; the loops have
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -20,14 +22,15 @@ from numsim.errors import InputError
 from numsim.events import Events
 from numsim.formats import Format
 from numsim.kernels import random as fast_random
-from numsim.kernels._jit import as_bits, as_float, flushes_subnormals, jit
+from numsim.kernels._jit import as_bits, as_float, flushes_subnormals, jit, left, right
 from numsim.kernels._pool import over_chunks
 from numsim.random import Draw
 from numsim.rounding import Policy
 from numsim.values import Rational, Values
 
 Words = npt.NDArray[np.unsignedinteger[Any]]
-_BLOCK = 1 << 15  # elements that are worked on while they are in the cache
+_BLOCK = 1 << 15  # elements that Python handles while they are in the cache
+BLOCK = 1024  # elements that a kernel looks at together
 
 
 class Plan(NamedTuple):
@@ -65,6 +68,10 @@ class Plan(NamedTuple):
     minus_infinity: Any
     over: Any
     minus_over: Any
+    plain: Any  # 1 where nothing is flushed
+    # where the 32 random bits go, above the ones dropped
+    draw_right: Any
+    draw_left: Any
     # which way (all ones or 0)
     nearest: Any
     away: Any
@@ -85,8 +92,8 @@ def _compile(u: Any, i: Any, width: int, fraction_bits: int) -> SimpleNamespace:
     INTEGERS = u((BIAS + fraction_bits) << fraction_bits)  # 2^F: from here on floats are spaced by 1
     SUBNORMAL = u((BIAS + fraction_bits - 1) << fraction_bits)
     ZERO, ONE = u(0), u(1)
-    LAST, MOST = u(width - 1), u(width + 31)
-    WORD, DRAW = u(32), u(31)
+    LAST, MOST, WORD = u(width - 1), u(width + 31), u(32)
+    ALL = np.uint32((1 << 32) - 1)
 
     @jit
     def magnitude(word, p):
@@ -108,37 +115,129 @@ def _compile(u: Any, i: Any, width: int, fraction_bits: int) -> SimpleNamespace:
         nearest-even goes up, and a carry into the exponent is the next number, as on the grid. Below the least normal
         number the spacing is that of the numbers from ``magic`` on, so that the CPU's own rounding of the sum is the
         one wanted, and the difference is exact.
+
+        Blocks where every magnitude is at most the largest number need no more than that. A block is read before
+        it is written, so ``out`` may be ``x``, and the compiler knows that it may vectorise.
         """
         magic = as_float(p.magic)
-        for j in range(x.size):
-            word = x[j]
-            a = magnitude(word, p)
-            normal = u(u(a + u(p.half + u(u(a >> p.shift) & p.lowest))) & p.kept)
-            below = as_bits((as_float(a) + magic) - magic)
-            r = below if a < p.normal else normal
-            r = ZERO if (a < p.flush_input) | (r < p.flush_result) else r
-            r = max(r, p.least)
-            signed = u(r | u(word & p.sign_mask)) if r >= p.signed_from else r
-            out[j] = special(a, word, signed, r > p.max, p)
+        hold = np.empty(BLOCK, x.dtype)
+        for start in range(0, x.size, BLOCK):
+            words = x[start : start + BLOCK]
+            most = ZERO
+            for j in range(words.size):
+                word = words[j]
+                a = u(word & p.magnitude)
+                normal = u(u(u(a + p.half) + u(right(a, p.shift) & p.lowest)) & p.kept)
+                r = as_bits((as_float(a) + magic) - magic) if a < p.normal else normal
+                r = max(r, p.least)
+                hold[j] = u(r | u(word & p.sign_mask)) if r >= p.signed_from else r
+                most = max(most, a)
+            if most > p.max or not p.plain:
+                for j in range(words.size):
+                    word = words[j]
+                    a = magnitude(word, p)
+                    normal = u(u(u(a + p.half) + u(right(a, p.shift) & p.lowest)) & p.kept)
+                    r = as_bits((as_float(a) + magic) - magic) if a < p.normal else normal
+                    r = ZERO if (a < p.flush_input) | (r < p.flush_result) else r
+                    r = max(r, p.least)
+                    signed = u(r | u(word & p.sign_mask)) if r >= p.signed_from else r
+                    hold[j] = special(a, word, signed, r > p.max, p)
+            results = out[start : start + BLOCK]
+            for j in range(words.size):
+                results[j] = hold[j]
 
     @jit
     def nearest_even_codes(x, out, p):
         """Codes. As above; the rank is how many units the rounded word is above rank 0."""
         magic = as_float(p.magic)
-        for j in range(x.size):
-            word = x[j]
-            a = magnitude(word, p)
-            normal = u(u(a + u(p.half + u(u(a >> p.shift) & p.lowest))) - p.base)
-            below = u(as_bits(as_float(a) + magic) - p.magic)
-            rank = below if a < p.normal else u(normal >> p.shift)
-            over = rank > p.max_rank
-            rank = ZERO if (a < p.flush_input) | (rank < p.flush_rank) else rank
-            out[j] = special(a, word, code(rank, word, p), over, p)
+        add = u(p.half - p.base)
+        for start in range(0, x.size, BLOCK):
+            words, results = x[start : start + BLOCK], out[start : start + BLOCK]
+            most = ZERO
+            for j in range(words.size):
+                word = words[j]
+                a = u(word & p.magnitude)
+                normal = right(u(u(a + add) + u(right(a, p.shift) & p.lowest)), p.shift)
+                rank = u(as_bits(as_float(a) + magic) - p.magic) if a < p.normal else normal
+                results[j] = code(rank, word, p)
+                most = max(most, a)
+            if p.plain and most <= p.max:
+                continue
+            for j in range(words.size):
+                word = words[j]
+                a = magnitude(word, p)
+                normal = right(u(u(a + add) + u(right(a, p.shift) & p.lowest)), p.shift)
+                rank = u(as_bits(as_float(a) + magic) - p.magic) if a < p.normal else normal
+                over = rank > p.max_rank
+                rank = ZERO if (a < p.flush_input) | (rank < p.flush_rank) else rank
+                results[j] = special(a, word, code(rank, word, p), over, p)
+
+    @jit
+    def other_modes(x, out, p, values, r, given, first, key0, key1):
+        """All other modes, by the rules of ``on_grid``, where nearest-even has its fast way.
+
+        Normal results drop the last s bits of the word: the increments work on the word itself. For stochastic
+        rounding R, moved to where the dropped bits are, carries exactly when t + R >= 2^32. Below the least normal
+        number the bits to drop are more than s; t is what of the significand falls into the 32 bits below the unit.
+        """
+        hold = np.empty(BLOCK, out.dtype)
+        magic = as_float(p.magic)
+        blank = np.uint32(0) if r is None else np.uint32(np.uint32(32) - r)
+        least_drop = u(p.shift + p.field)
+        all_dropped = u(~p.kept)
+        for start in range(0, x.size, BLOCK):
+            words = x[start : start + BLOCK]
+            begin = np.uint32(first + np.uint32(start))
+            bits = None if given is None else given[start : start + BLOCK]
+            most = ZERO
+            for j in range(words.size):
+                word = words[j]
+                a = u(word & p.magnitude)
+                field = max(right(a, F), ONE)
+                significand = u(a - left(u(field - ONE), F))
+                drop = u(least_drop - field)
+                short = min(drop, LAST)
+                rank = right(significand, short)
+                if r is None:
+                    ones = u(left(ONE, short) - ONE)
+                    rank = u(rank + right(u(u(significand & ones) + increment(ones, rank, word, p)), short))
+                    normal = u(a + increment(all_dropped, right(a, p.shift), word, p))
+                else:
+                    if given is None:
+                        draw = left(right(fast_random.bits(np.uint32(begin + np.uint32(j)), key0, key1), blank), blank)
+                    else:
+                        draw = left(bits[j], blank)
+                    low = left(significand, min(u(WORD - drop), LAST))
+                    high = right(significand, min(u(drop - WORD), LAST))
+                    fraction = np.uint32(high if drop > WORD else low)
+                    rank = u(rank + u(np.uint32(fraction + draw) < draw))
+                    normal = u(a + left(right(u(draw), p.draw_right), p.draw_left))
+                if values is None:
+                    hold[j] = code(rank if a < p.normal else right(u(normal - p.base), p.shift), word, p)
+                else:
+                    below = as_bits(as_float(u(p.magic + rank)) - magic)
+                    v = max(below if a < p.normal else u(normal & p.kept), p.least)
+                    hold[j] = u(v | u(word & p.sign_mask)) if v >= p.signed_from else v
+                most = max(most, a)
+            results = out[start : start + BLOCK]
+            if most > p.max:
+                on_grid(words, results, p, values, None, r, bits, begin, key0, key1)
+            else:
+                for j in range(words.size):
+                    results[j] = hold[j]
+
+    @jit
+    def increment(ones, kept, word, p):
+        """What makes the dropped bits (mask ``ones``) carry exactly when the mode without chance goes up."""
+        odd = u(u(kept - p.least_rank) & ONE)
+        nearest = u(right(ones, ONE) + u(u(odd | p.away) & u(ones & ONE)))
+        directed = u(u(p.up_negative if word >= SIGN else p.up_positive) | u(p.to_odd & u(odd - ONE)))
+        return u(u(nearest & p.nearest) | u(ones & directed))
 
     @jit
     def code(rank, word, p):
         magnitude = u(max(rank, p.least_rank) - p.least_rank)
-        return u(magnitude | u(u(word >> p.sign_shift) & p.sign_mask)) if magnitude >= p.signed_from else magnitude
+        return u(magnitude | u(right(word, p.sign_shift) & p.sign_mask)) if magnitude >= p.signed_from else magnitude
 
     @jit
     def value(rank, word, p):
@@ -148,32 +247,32 @@ def _compile(u: Any, i: Any, width: int, fraction_bits: int) -> SimpleNamespace:
         brings to the form field | fraction. A field below 1 makes a subnormal word: the hidden bit is shifted in.
         """
         rank = max(rank, p.least_rank)
-        normal = u(u(rank << p.shift) + p.base)
-        integer = as_bits(as_float(u(rank | INTEGERS)) - as_float(INTEGERS))
-        subnormal = u(integer + u(p.base - u(u(INTEGERS - HIDDEN) - u(u(p.shift) << F))))
-        long = i(normal) if rank >= p.normal_rank else i(subnormal)
-        deep = i(i(1) - i(long >> i(F)))
-        deep = min(deep, i(LAST))
-        short = u(u(u(u(long) & FRACTION) | HIDDEN) >> u(max(deep, i(0))))
-        r = short if deep > i(0) else u(long)
+        normal = u(left(rank, p.shift) + p.base)
+        subnormal = u(u(integer_word(rank) + p.base) - u(SUBNORMAL - left(p.shift, F)))
+        long = i(normal if rank >= p.normal_rank else subnormal)
+        deep = u(min(max(i(i(1) - right(long, i(F))), i(0)), i(LAST)))
+        significand = u(u(u(long) & FRACTION) | HIDDEN)
+        r = u(long) if deep == ZERO else right(significand, deep)
         r = ZERO if rank == ZERO else r
         return u(r | u(word & p.sign_mask)) if r >= p.signed_from else r
+
+    @jit
+    def integer_word(n):
+        """An integer below 2^F as a float: one exact subtraction, which no flush-to-zero mode touches."""
+        return as_bits(as_float(u(n | INTEGERS)) - as_float(INTEGERS))
 
     @jit
     def locate(a, p):
         """Significand, how many bits of it to drop, and the rank of the binade: rank = (significand >> drop) + rest.
 
-        Source subnormals are brought to the form 1.fraction x 2^(field - bias), with a field below 1: the float
-        conversion of a small integer does that (by one exact subtraction that no flush-to-zero mode touches).
+        Source subnormals are brought to the form 1.fraction x 2^(field - bias), with a field below 1.
         """
-        integer = as_bits(as_float(u(a | INTEGERS)) - as_float(INTEGERS))
-        long = i(a) if a >= HIDDEN else i(u(integer - SUBNORMAL))
-        field = i(long >> i(F))
+        long = i(a if a >= HIDDEN else u(integer_word(a) - SUBNORMAL))
         significand = u(u(u(long) & FRACTION) | HIDDEN)
         significand = ZERO if a == ZERO else significand
-        above = i(field - i(p.field))
+        above = i(right(long, i(F)) - i(p.field))
         drop = min(u(p.shift + u(max(i(-above), i(0)))), MOST)
-        return significand, drop, u(u(max(above, i(0))) << p.fraction_bits)
+        return significand, drop, left(u(max(above, i(0))), p.fraction_bits)
 
     @jit
     def on_grid(x, out, p, values, counts, r, given, first, key0, key1):
@@ -190,66 +289,73 @@ def _compile(u: Any, i: Any, width: int, fraction_bits: int) -> SimpleNamespace:
         generated draw, where they stand, are R. t is the dropped bits with the binary point moved up by 32; k is not
         clamped here, so a small number keeps its small probability, and an exact one has t = 0 and never moves.
         """
-        over = minus_over = zero = subnormal = inexact = infinite = negative = minus_infinite = 0
-        for j in range(x.size):
-            word = x[j]
-            a = magnitude(word, p)
-            significand, drop, rest = locate(a, p)
-            short = min(drop, LAST)
-            ones = u(u(ONE << short) - ONE)
-            dropped = u(significand & ones)
-            exact_rank = u(u(significand >> short) + rest)
-            if r is None:
-                odd = u(u(exact_rank - p.least_rank) & ONE)
-                nearest = u(u(u(ones >> ONE) + u(u(odd | p.away) & ones & ONE)) & p.nearest)
-                directed = u(u(p.up_negative if word >= SIGN else p.up_positive) | u(p.to_odd & u(odd - ONE)))
-                rank = u(exact_rank + u(u(dropped + u(nearest | u(ones & directed))) >> short))
-            else:
-                blank = np.uint32(np.uint32(32) - r)
-                if given is None:
-                    draw = fast_random.bits(np.uint32(first + np.uint32(j)), key0, key1)
-                    draw = np.uint32(np.uint32(draw >> blank) << blank)
+        hold = np.empty(BLOCK, out.dtype)
+        blank = np.uint32(0) if r is None else np.uint32(np.uint32(32) - r)
+        for start in range(0, x.size, BLOCK):
+            words = x[start : start + BLOCK]
+            begin = np.uint32(first + np.uint32(start))
+            bits = None if given is None else given[start : start + BLOCK]
+            over = minus_over = zero = subnormal = inexact = infinite = negative = minus_infinite = ZERO
+            for j in range(words.size):
+                word = words[j]
+                a = magnitude(word, p)
+                significand, drop, rest = locate(a, p)
+                short = min(drop, LAST)
+                ones = u(left(ONE, short) - ONE)
+                dropped = u(significand & ones)
+                exact_rank = u(right(significand, short) + rest)
+                if r is None:
+                    carry = right(u(dropped + increment(ones, exact_rank, word, p)), short)
                 else:
-                    draw = np.uint32(given[j] << blank)
-                low = u(dropped << min(u(max(drop, WORD) - drop), LAST))
-                high = u(dropped >> min(u(max(drop, WORD) - WORD), LAST))
-                fraction = np.uint32(high if drop > WORD else low)
-                rank = u(exact_rank + u(np.uint32(fraction + draw) < draw))
-            rank = ZERO if a < p.flush_input else rank
-            too_large = rank > p.max_rank
-            rank = ZERO if rank < p.flush_rank else rank
-            if values is None:
-                out[j] = special(a, word, code(rank, word, p), too_large, p)
-            else:
-                out[j] = special(a, word, value(rank, word, p), too_large, p)
+                    if given is None:
+                        draw = left(right(fast_random.bits(np.uint32(begin + np.uint32(j)), key0, key1), blank), blank)
+                    else:
+                        draw = left(bits[j], blank)
+                    low = left(dropped, min(u(max(drop, WORD) - drop), LAST))
+                    high = right(dropped, min(u(max(drop, WORD) - WORD), LAST))
+                    carry = u(np.uint32(np.uint32(high if drop > WORD else low) + draw) < draw)
+                rank = ZERO if a < p.flush_input else u(exact_rank + carry)
+                too_large = rank > p.max_rank
+                rank = ZERO if rank < p.flush_rank else rank
+                result = code(rank, word, p) if values is None else value(rank, word, p)
+                hold[j] = special(a, word, result, too_large, p)
+                if counts is not None:
+                    rank = max(rank, p.least_rank)
+                    finite = a < INFINITY
+                    over = u(over + u(finite & too_large & (word < SIGN)))
+                    minus_over = u(minus_over + u(finite & too_large & (word >= SIGN)))
+                    zero = u(zero + u(finite & (a != ZERO) & (rank == ZERO)))
+                    subnormal = u(subnormal + u(finite & (rank != ZERO) & (rank < p.normal_rank)))
+                    inexact = u(inexact + u(finite & (too_large | (dropped != ZERO) | (rank != exact_rank))))
+                    infinite = u(infinite + u(a == INFINITY))
+                    negative = u(negative + u((a > SIGN) & (a < u(SIGN | INFINITY))))
+                    minus_infinite = u(minus_infinite + u(a == u(SIGN | INFINITY)))
+            results = out[start : start + BLOCK]
+            for j in range(words.size):
+                results[j] = hold[j]
             if counts is not None:
-                rank = max(rank, p.least_rank)
-                finite = a < INFINITY
-                over += finite & too_large & (word < SIGN)
-                minus_over += finite & too_large & (word >= SIGN)
-                zero += finite & (a != ZERO) & (rank == ZERO)
-                subnormal += finite & (rank != ZERO) & (rank < p.normal_rank)
-                inexact += finite & (too_large | (dropped != ZERO) | (rank != exact_rank))
-                infinite += a == INFINITY
-                negative += (a > SIGN) & (a < u(SIGN | INFINITY))
-                minus_infinite += a == u(SIGN | INFINITY)
-        if counts is not None:
-            counts[0], counts[1], counts[2], counts[3] = over, minus_over, zero, subnormal
-            counts[4], counts[5], counts[6], counts[7] = inexact, infinite, negative, minus_infinite
+                tally = (over, minus_over, zero, subnormal, inexact, infinite, negative, minus_infinite)
+                for j in range(8):
+                    counts[j] += np.int64(tally[j])
 
     @jit
     def any_nan(x, p):
         """Whether a number is NaN, or below zero where the format has no sign."""
-        for start in range(0, x.size, 4096):
+        for start in range(0, x.size, BLOCK):
+            words = x[start : start + BLOCK]
             most = ZERO
-            for j in range(start, min(start + 4096, x.size)):
-                most = max(most, magnitude(x[j], p))
+            for j in range(words.size):
+                most = max(most, magnitude(words[j], p))
             if most > INFINITY:
                 return True
         return False
 
     return SimpleNamespace(
-        nearest_even=nearest_even, nearest_even_codes=nearest_even_codes, on_grid=on_grid, any_nan=any_nan
+        nearest_even=nearest_even,
+        nearest_even_codes=nearest_even_codes,
+        other_modes=other_modes,
+        on_grid=on_grid,
+        any_nan=any_nan,
     )
 
 
@@ -334,6 +440,9 @@ def plan(format: Format, policy: Policy, width: int, values: bool) -> tuple[Plan
         minus_infinity=minus_infinity,
         over=over,
         minus_over=minus_over,
+        plain=int(not flush_input and not flush_result),
+        draw_right=max(32 - shift, 0),
+        draw_left=max(shift - 32, 0),
         nearest=all_ones if mode in ("nearest-even", "nearest-away") else 0,
         away=1 if mode == "nearest-away" else 0,
         up_positive=all_ones if mode == "up" else 0,
@@ -388,55 +497,61 @@ def _round(
     width = 64 if widen else 8 * x.itemsize
     word, kernel = _WORD[width // 8], _WIDTHS[width]
     p, suits = plan(format, policy, width, values)
-    near = suits and policy.rounding == "nearest-even" and events is None
+    fast = suits and events is None
+    near = policy.rounding == "nearest-even"
     small = format.emin - format.fraction_bits < (-125 if width == 32 else -1021)  # sums or results may be subnormal
     target = out.view(word) if values else out
-    in_place = np.may_share_memory(x, out)
     tallies: list[npt.NDArray[np.int64]] = []
 
-    def words(first: int, end: int, copy: bool = False) -> Words:
-        part = x[first:end]
-        part = part.astype(np.float64) if widen else part.copy() if copy else part
-        part = part.view(word)
-        part.flags.writeable = False  # one signature for all, so one compilation
-        return part
+    def blocks(first: int, end: int) -> Iterator[tuple[int, int, Words]]:
+        step = _BLOCK if widen else max(end - first, 1)
+        wide = np.empty(min(step, end - first), np.float64) if widen else None
+        for start in range(first, end, step):
+            part = x[start : min(start + step, end)]
+            if wide is not None:
+                with np.errstate(invalid="ignore"):  # a signalling NaN becomes a quiet one
+                    wide[: part.size] = part
+                part = wide[: part.size]
+            words = part.view(word)
+            words.flags.writeable = False  # one signature for all, so one compilation
+            yield start, start + part.size, words
 
     if format.nan_code is None and policy.nan == "raise":
-        step = _BLOCK if widen else x.size or 1
-        if any(kernel.any_nan(words(i, i + step), p) for i in range(0, x.size, step)):
+        if any(kernel.any_nan(part, p) for _, _, part in blocks(0, x.size)):
             rounding.nan_result(format, policy)
 
     def work(first: int, end: int) -> None:
-        step = _BLOCK if widen or in_place else max(end - first, 1)
-        for start in range(first, end, step):
-            block(start, min(start + step, end))
+        exact = fast and not (small and flushes_subnormals())
+        for start, stop, part in blocks(first, end):
+            block(part, start, target[start:stop], exact)
 
-    def block(first: int, end: int) -> None:
-        # A copy of an array that is its own output: only then can the loop know that it may go on in vectors.
-        part, result = words(first, end, copy=in_place), target[first:end]
-        if near and not (small and flushes_subnormals()):
+    def block(part: Words, first: int, result: Words, exact: bool) -> None:
+        if exact and near:
             (kernel.nearest_even if values else kernel.nearest_even_codes)(part, result, p)
             return
-        counts = None if events is None else np.zeros(8, np.int64)
         as_values = True if values else None
+        counts = None if events is None else np.zeros(8, np.int64)
+        quick = exact and bool(p.plain) and bool(p.shift)
+
+        def run(first: int, end: int, *chance: Any) -> None:
+            if quick:
+                kernel.other_modes(part[first:end], result[first:end], p, as_values, *chance)
+            else:
+                kernel.on_grid(part[first:end], result[first:end], p, as_values, counts, *chance)
+
         if draw is None:
-            kernel.on_grid(part, result, p, as_values, counts, None, None, _U0, _U0, _U0)
+            run(0, part.size, None, None, _U0, _U0, _U0)
         elif draw.given is not None:
-            given = draw.given[first:end]
+            given = draw.given[first : first + part.size]
             given.flags.writeable = False
-            kernel.on_grid(part, result, p, as_values, counts, np.uint32(draw.r), given, _U0, _U0, _U0)
+            run(0, part.size, np.uint32(draw.r), given, _U0, _U0, _U0)
         else:
             done = 0
-            while done < end - first:  # the keys change where the counter's low 32 bits pass zero
+            while done < part.size:  # the keys change where the counter's low 32 bits pass zero
                 high, low = divmod(draw.position + first + done, 1 << 32)
-                stop = min(end - first, done + (1 << 32) - low)
-                key0, key1 = map(np.uint32, random.keys(draw.seed, high))
-                kernel.on_grid(part[done:stop], result[done:stop], p, as_values, counts,
-                               np.uint32(draw.r), None, np.uint32(low), key0, key1)  # fmt: skip
-                done = stop
-                if counts is not None:
-                    tallies.append(counts.copy())
-            return
+                end = min(part.size, done + (1 << 32) - low)
+                run(done, end, np.uint32(draw.r), None, np.uint32(low), *map(np.uint32, random.keys(draw.seed, high)))
+                done = end
         if counts is not None:
             tallies.append(counts)
 
@@ -461,7 +576,7 @@ def _add(events: Events, total: int, tallies: list[Any], format: Format, policy:
         Events(
             total=total,
             overflow=over + minus_over,
-            underflow=zero + negative * (format.nan_code is None and policy.nan == "zero"),
+            underflow=zero + negative * (format.nan_code is None and policy.nan == "zero" and format.zero),
             subnormal=subnormal,
             inexact=inexact + negative,
             nan=over * becomes_nan(0, *beyond)

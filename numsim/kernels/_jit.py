@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import llvmlite.binding
-import llvmlite.ir
 import numba
 import numpy as np
 from numba.core import types
@@ -49,7 +48,7 @@ def flushes_subnormals() -> bool:
 _LEAST_NORMAL = sys.float_info.min
 
 
-# --- the cache ----------------------------------------------------------------------------------------------------------
+# --- the cache --------------------------------------------------------------------------------------------------------
 def cache_home() -> Path:
     """The folder where numsim may keep things: NUMSIM_CACHE_DIR, or where this system keeps caches."""
     if chosen := os.environ.get("NUMSIM_CACHE_DIR"):
@@ -89,6 +88,7 @@ class _DiskCache:
     cache_path = None
 
     def __init__(self, function: Any) -> None:
+        self.function = function
         self.name = f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
 
     def load_overload(self, signature: Any, target: Any) -> Any:
@@ -123,7 +123,9 @@ class _DiskCache:
     def _path(self, signature: Any, codegen: Any) -> Path | None:
         if (folder := cache_folder()) is None:
             return None
-        digest = hashlib.sha256(repr((signature, codegen.magic_tuple())).encode()).hexdigest()
+        cells = [cell.cell_contents for cell in self.function.__closure__ or ()]
+        constants = [repr(c) for c in cells if isinstance(c, (int, float, np.generic, type))]
+        digest = hashlib.sha256(repr((signature, constants, codegen.magic_tuple())).encode()).hexdigest()
         return folder / f"{self.name}-{digest[:20]}"
 
     def enable(self) -> None: ...
@@ -149,19 +151,32 @@ def _announce(path: Path | None) -> None:
         sys.stderr.write(f"numsim: compiling kernels, {when}: about 3 s\n")
 
 
-# --- instructions -------------------------------------------------------------------------------------------------------
+# --- instructions -----------------------------------------------------------------------------------------------------
+_OTHER: dict[Any, Any] = {
+    types.uint32: types.float32,
+    types.uint64: types.float64,
+    types.float32: types.uint32,
+    types.float64: types.uint64,
+}
+
+
+def _bitcast(of: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.bitcast(args[0], context.get_value_type(signature.return_type))
+
+    return _OTHER[of](of), generate
+
+
 @intrinsic
 def as_float(context: Any, bits: Any) -> Any:
     """The float32 or float64 that has these bits."""
-    of = {types.uint32: types.float32, types.uint64: types.float64}[bits]
-    return of(bits), lambda _, builder, signature, args: builder.bitcast(args[0], context_type(of))
+    return _bitcast(bits)
 
 
 @intrinsic
 def as_bits(context: Any, x: Any) -> Any:
     """The bits of a float32 or float64."""
-    of = {types.float32: types.uint32, types.float64: types.uint64}[x]
-    return of(x), lambda _, builder, signature, args: builder.bitcast(args[0], context_type(of))
+    return _bitcast(x)
 
 
 @intrinsic
@@ -182,13 +197,3 @@ def fma64(context: Any, a: Any, b: Any, c: Any) -> Any:
 
     of = types.float64(types.float64, types.float64, types.float64)
     return of, lambda _, builder, signature, args: builder.fma(*args)
-
-
-def context_type(of: Any) -> Any:
-    """How LLVM calls a numba type."""
-    return {
-        types.float32: llvmlite.ir.FloatType(),
-        types.float64: llvmlite.ir.DoubleType(),
-        types.uint32: llvmlite.ir.IntType(32),
-        types.uint64: llvmlite.ir.IntType(64),
-    }[of]

@@ -30,9 +30,8 @@ def over_chunks(count: int, work: Callable[[int, int], None], *, chunk: int = LA
 
     ``work`` must write only its own outputs, and release the GIL for most of its time.
     """
-    number = threads()
-    if number == 1 or count <= large or getattr(_here, "working", False):  # a worker must not wait for workers
-        work(0, count)
+    if count <= large or getattr(_here, "working", False) or (number := threads()) == 1:
+        work(0, count)  # (a worker must not wait for workers)
         return
 
     def one(first: int) -> None:

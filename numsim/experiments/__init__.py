@@ -1,0 +1,42 @@
+"""Questions with a checkable answer, each in a file of its own. Nothing is imported before it is asked for."""
+
+from __future__ import annotations
+
+import difflib
+from importlib import import_module
+
+from numsim.errors import InputError
+from numsim.experiments.experiment import Experiment
+
+_MODULES = {
+    "swamping": "numsim.experiments.swamping",
+    "underflow": "numsim.experiments.underflow",
+    "master-weights": "numsim.experiments.master_weights",
+    "casts": "numsim.experiments.casts",
+}
+_HINTS = {"sum": "swamping", "sums": "swamping", "gradients": "underflow", "loss-scaling": "underflow",
+          "masters": "master-weights", "weights": "master-weights", "rounding": "casts", "cast": "casts"}  # fmt: skip
+
+
+def list_experiments() -> tuple[str, ...]:
+    """The names of all experiments, in the order in which they are run.
+
+    >>> list_experiments()
+    ('swamping', 'underflow', 'master-weights', 'casts')
+    """
+    return tuple(_MODULES)
+
+
+def get_experiment(name: str) -> Experiment:
+    """The experiment of that name. Raises ``InputError`` with the nearest names.
+
+    >>> get_experiment("swamping").name
+    'swamping'
+    """
+    key = name.strip().lower().replace("_", "-")
+    if key in _MODULES:
+        experiment: Experiment = import_module(_MODULES[key]).EXPERIMENT
+        return experiment
+    near = [_HINTS[key]] if key in _HINTS else difflib.get_close_matches(key, _MODULES, n=2, cutoff=0.5)
+    hint = f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(_MODULES)}."
+    raise InputError(f"unknown experiment {name[:60]!r}: {hint} Example: numsim run swamping")

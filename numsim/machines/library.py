@@ -97,7 +97,7 @@ class Library:
             own = set(formats) & set(self.own) and self.converts(q.inputs[0], q.output)
             return "" if own else f"{self.name} has no cast from {formats[0]} to {formats[1]}"
         if unknown := [f for f in formats if f not in self.computes]:
-            return f"{self.name} has no {q.operation} in {unknown[0]}"
+            return f"{self.name} has no arithmetic in {unknown[0]}"
         if q.operation == "fma":
             return f"{self.name} has no fused multiply-add"
         if wide := [f for f in q.inputs if not f.fits(q.output)]:
@@ -115,8 +115,12 @@ class Library:
     def answer(self, question: Question) -> Answer:
         if not (can := self.can(question)):
             raise UnavailableError(f"{self.name} cannot answer {question}: {can.reason}.")
-        with np.errstate(all="ignore"):
-            codes = self._answer(question)
+        try:
+            with np.errstate(all="ignore"):
+                codes = self._answer(question)
+        except (TypeError, NotImplementedError, RuntimeError) as error:  # an older version may lack this one
+            line = " ".join(str(error).split())[:120]
+            raise UnavailableError(f"{self.name} failed at {question}: {line}") from error
         return Answer(codes, self.provenance())
 
     def _answer(self, q: Question) -> npt.NDArray[Any]:

@@ -34,7 +34,7 @@ class Quirk:
     machine: str
     name: str  # as the table of verdicts prints it
     sentence: str
-    right: str  # who is right, and why
+    right: str  # who is right, and why: a sentence without its full stop
     applies: Callable[[Question], bool]
     via: Format | None = None  # rounded to first
     rounding: str = ""  # of the last step, instead of the question's
@@ -159,13 +159,14 @@ def _above_least_goes_up(codes: Codes, source: Format, result: Codes, output: Fo
     return np.where((values > 2.0**-127) & (values < 2.0**-126), 1, result)
 
 
-_ONCE = "numsim: IEEE 754 rounds once, from the exact value"
+_ONCE = "numsim is right: IEEE 754 rounds once, from the exact value"
 _TWICE = "rounds to float32 first: next to a tie the second rounding can go the wrong way"
-_CHOICE = "a choice: "
+_CHOICE = "A choice: "
 _NO_NAN = _CHOICE + "the format has no NaN; numsim raises, or does what nan= says"
 _NO_ZERO = _CHOICE + "the format has no zero; numsim takes its least number, 2^-127, and counts it"
 _LEAST = "takes everything between 2^-127 and 2^-126 to 2^-126, however near to 2^-127"
-_NEARER = "numsim: up to 1.5 x 2^-127, 2^-127 is the nearer one"
+_NEARER = "numsim is right: up to 1.5 x 2^-127, 2^-127 is the nearer one"
+_TIES = _CHOICE + "IEEE 754-2019, 4.3.1, has the larger of two odd significands; P3109 and numsim the even code"
 _SMALL = ("e5m2", "e4m3fn", "e4m3fnuz", "e5m2fnuz", "e4m3b11fnuz", "e3m4", "e4m3_ieee", "e3m2", "e2m3", "e2m1", "e8m0")
 _FINITE = ("e3m2", "e2m3", "e2m1")
 
@@ -201,7 +202,7 @@ QUIRKS = (
         "ml_dtypes",
         "ties go up",
         "takes a tie between two powers of two to the larger one",
-        _CHOICE + "OCP MX 1.0 leaves it open; numsim takes the even code, as everywhere",
+        _TIES,
         _steps("e8m0"),
         rounding="nearest-away",
     ),
@@ -226,7 +227,7 @@ QUIRKS = (
         "torch-cpu",
         "ties go up",
         "takes a tie between two powers of two to the larger one",
-        _CHOICE + "OCP MX 1.0 leaves it open; numsim takes the even code, as everywhere",
+        _TIES,
         _to("e8m0"),
         rounding="nearest-away",
     ),
@@ -242,7 +243,7 @@ QUIRKS = (
         "torch-cpu",
         "drops the sign",
         "ignores the sign of a number below zero",
-        "numsim: NaN, since E8M0 has no number below zero",
+        "numsim is right with NaN: E8M0 has no number below zero",
         _to("e8m0"),
         before=_drop_sign,
     ),

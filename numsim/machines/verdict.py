@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from numsim.codes import classify, decode, exact
-from numsim.errors import InputError, NumsimError
+from numsim.errors import InputError, NumsimError, UnavailableError
 from numsim.formats import FP64, Format
 from numsim.machines.emulated import emulate
 from numsim.machines.question import ELEMENTWISE, Answer, Question
@@ -57,11 +57,19 @@ class Verdict:
     unexplained: int = 0
     shown: tuple[Difference, ...] = ()  # the first differences, unexplained ones first
     skipped: Mapping[str, int] = field(default_factory=dict)  # reason -> how many questions
-    reasons: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # reason -> sentence, who is right
+    reasons: Mapping[str, tuple[str, str]] = field(default_factory=dict)  # quirk -> sentence, who is right
 
     @property
     def differ(self) -> int:
         return sum(self.documented.values()) + self.unexplained
+
+    @property
+    def quirks(self) -> list[str]:
+        """The names in ``documented``, each once, the most frequent first."""
+        counts: Counter[str] = Counter()
+        for reason, n in self.documented.items():
+            counts.update(dict.fromkeys(reason.split(" + "), n))
+        return sorted(counts, key=lambda name: (-counts[name], name))
 
     @property
     def ok(self) -> bool:
@@ -80,7 +88,7 @@ class Verdict:
             known = f", {self.differ - self.unexplained} as documented" if self.documented else ""
             return f"{self.unexplained} UNEXPLAINED{known}"
         if self.documented:
-            return "as documented: " + ", ".join(sorted(self.documented, key=lambda r: (-self.documented[r], r)))
+            return "as documented: " + ", ".join(self.quirks)
         if not self.compared:
             return f"skipped: {'; '.join(self.skipped) or 'nothing to compare'}"
         return "same bits" + (" but for NaN payloads" if self.nan else "")
@@ -164,8 +172,33 @@ def compare(
         documented=dict(documented),
         unexplained=unexplained,
         shown=tuple(_show(question, a, b, looked_at, labels, reason_names)),
-        reasons={r: reasons[r] for r in documented},
+        reasons=reasons,
     )
+
+
+def compare_answers(
+    answers: Sequence[tuple[Question, Answer]], machine: Any, *, name: str = "", nan: str = "mask"
+) -> Verdict:
+    """Put the questions behind some answers to another machine, and compare; each question once.
+
+    name : what to call the machine that gave the answers.
+    """
+    total = Verdict(name or (str(answers[0][1].provenance.get("machine")) if answers else "unknown"), machine.name)
+    for question, answer in {q.digest: (q, a) for q, a in answers}.values():
+        if not (can := machine.can(question)):
+            total += _skip(total, can.reason)
+            continue
+        try:
+            other = machine.answer(question)
+        except UnavailableError as error:
+            total += _skip(total, str(error))
+        else:
+            total += compare(question, answer, other, nan=nan, names=(total.machine, total.against))
+    return total
+
+
+def _skip(like: Verdict, reason: str) -> Verdict:
+    return Verdict(like.machine, like.against, skipped={reason: 1})
 
 
 def check_answer(question: Question, codes: Any, machine: str) -> Codes:
@@ -203,8 +236,7 @@ def _label(q: Question, answers: Sequence[Codes], machines: Sequence[str], where
         if -1 in pair or not quirks:
             continue
         names.append(" + ".join(dict.fromkeys(k.name for k in quirks)))
-        what = [f"{k.machine} {k.sentence}" for k in quirks]
-        meanings[names[-1]] = "; ".join(what), "; ".join(dict.fromkeys(k.right for k in quirks))
+        meanings |= {k.name: (k.sentence, k.right) for k in quirks}
         labels[where] = np.where((pairs == pair).all(axis=-1), len(names) - 1, labels[where])
     return labels, names, meanings
 

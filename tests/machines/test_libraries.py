@@ -130,7 +130,7 @@ def test_can_says_why_not():
     assert no("numpy", "cast", ["fp32"], "fp16", [y], overflow="saturate") == "numpy has no overflow=saturate"
     assert no("numpy", "cast", ["fp32"], "fp16", [y], subnormals="flush") == "numpy has no subnormals=flush"
     assert no("numpy", "cast", ["fp32"], "tf32", [y]) == "numpy has no tf32"
-    assert no("numpy", "add", ["bf16"] * 2, "bf16", [x, x]) == "numpy has no add in bf16"
+    assert no("numpy", "add", ["bf16"] * 2, "bf16", [x, x]) == "numpy has no arithmetic in bf16"
     assert no("numpy", "fma", ["fp16"] * 3, "fp16", [x, x, x]) == "numpy has no fused multiply-add"
     assert no("numpy", "add", ["fp32"] * 2, "fp16", [y, y]) == "numpy would round fp32 operands to fp16 first"
     assert "rounds each product" in no("numpy", "dot", ["fp16"] * 2, "fp16", [x, x], product="exact")
@@ -162,7 +162,7 @@ def test_flush_to_zero_is_seen():
     try:
         seen = (
             host.flushes_subnormals(),
-            get_machine_reason("numpy"),
+            find_machine("numpy").can().reason,
             find_machine("numpy").provenance()["flush_to_zero"],
         )
     finally:

@@ -1,0 +1,156 @@
+"""numsim check: recompute a result or a record on the emulator, and say what differs."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+from numsim import files
+from numsim._version import __version__
+from numsim.cli import CANNOT_RUN, CHECK_FAILED, FINE, _output, add_output
+from numsim.errors import NumsimError, RecordError
+from numsim.experiments import results
+from numsim.machines import find_machine
+from numsim.machines.question import Question
+from numsim.machines.recorded import parse_record
+from numsim.machines.verdict import Verdict, compare_answers
+from numsim.show import report, text
+from numsim.show.text import Line, Span
+
+_SHOWN = 10
+_MOST_WORK = 10**11  # roundings: some minutes with kernels
+
+
+def add(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "check",
+        description="Recompute a result (.json, from 'numsim run') or a record (.npz, from 'numsim record') on the "
+        "emulator. Says 'equal', or what differs; exits with 1 if that is not documented.",
+        examples=[
+            "numsim check numsim-results/swamping.json",
+            "numsim check casts.npz",
+            "numsim check submission.json --json",
+        ],
+    )
+    parser.add_argument("files", nargs="+", metavar="FILE", help="results and records")
+    parser.add_argument("--nan", choices=("mask", "bits"), default="mask",
+                        help="NaNs of other sign or payload count as equal (mask, default) or not (bits)")  # fmt: skip
+    add_output(parser, "a folder, or a file .json or .txt, to write to as well")
+
+
+def run(args: argparse.Namespace) -> int:
+    code, found = FINE, []
+    for name in args.files:
+        data = files.read_bytes(name)
+        is_record = data[:4] == b"PK\x03\x04" or name.lower().endswith(".npz")
+        one = _record(data, files.show(name), args.nan) if is_record else _result(data, files.show(name))
+        found.append(one)
+        code = max(code, one["code"], key=(FINE, CANNOT_RUN, CHECK_FAILED).index)
+        if not args.json:
+            text.write(_lines(one), sys.stdout, colour=_output.colour(args.plain))
+    keep = ("file", "kind", "what", "equal", "differences", "verdict", "notes")
+    told = {"numsim": __version__, "checked": [{k: one[k] for k in keep} for one in found]}
+    if args.out is not None:
+        lines = [line for one in found for line in _lines(one)]
+        _output.write_out(args.out, "check", {"txt": text.plain(lines), "json": _output.to_json(told)})
+    if args.json:
+        _output.print_json(told)
+    return code
+
+
+def _record(data: bytes, what: str, nan: str) -> dict[str, Any]:
+    record = parse_record(data, what)
+    if (total := sum(work(q) for q, _ in record.answers)) > _MOST_WORK:
+        raise RecordError(f"{what} asks for {total:.0e} roundings: at most {_MOST_WORK:.0e} are recomputed.")
+    verdict = compare_answers(record.answers, find_machine("emulated"), name=record.machine, nan=nan)
+    notes = [f"recorded with numsim {record.numsim}; this is {__version__}"] if record.numsim != __version__ else []
+    failed = verdict.unexplained or verdict.skipped
+    return {
+        "file": what,
+        "kind": "record",
+        "what": f"{len(record.answers)} questions, {verdict.compared} answers of {record.machine}",
+        "equal": not verdict.differ and not verdict.skipped,
+        "differences": [str(d) for d in verdict.shown],
+        "verdict": verdict.to_dict(),
+        "notes": notes,
+        "code": CHECK_FAILED if failed else FINE,
+        "rows": [("record", verdict)],
+    }
+
+
+def work(q: Question) -> int:
+    """About how many roundings a question takes."""
+    if q.operation == "matmul":
+        return math.prod(q.shape) * int(q.arrays[0].shape[-1])
+    return max(math.prod(q.shape), *(a.size for a in q.arrays))
+
+
+def _result(data: bytes, what: str) -> dict[str, Any]:
+    result = results.parse_result(data, what)
+    emulated = find_machine("emulated")
+    session, again = results.recompute(result, emulated, what)
+    differ = list(results.differences(result, session, again))
+    notes = [f"written by numsim {result['numsim']}; this is {__version__}"] if result["numsim"] != __version__ else []
+    one: dict[str, Any] = {
+        "file": what,
+        "kind": "result",
+        "what": f"{result['experiment']} on {result['machine']}{_student(result)}",
+        "equal": not differ,
+        "differences": differ,
+        "verdict": None,
+        "notes": notes,
+        "code": CHECK_FAILED if differ else FINE,
+        "rows": [],
+    }
+    if differ and result["machine"] != emulated.name:
+        _on_its_machine(result, what, one)
+    return one
+
+
+def _on_its_machine(result: Mapping[str, Any], what: str, one: dict[str, Any]) -> None:
+    """A result of another machine may differ from the emulator's in the documented ways: ask that machine again."""
+    name = result["machine"]
+    try:
+        machine = find_machine(name)
+        can = machine.can()
+        missing = "" if can else can.reason
+    except NumsimError:
+        missing = "no machine of that name is known"
+    if missing:
+        one["notes"].append(f"it differs from the emulator, and {name[:40]} cannot be asked here: {missing}")
+        one["code"] = CANNOT_RUN
+        return
+    session, again = results.recompute(result, machine, what)
+    one["differences"] = list(results.differences(result, session, again))
+    verdict = compare_answers(session.answers, find_machine("emulated"), name=name)
+    one["verdict"], one["rows"] = verdict.to_dict(), [(result["experiment"], verdict)]
+    if not one["differences"]:
+        one["notes"].append(f"{name} gives the same here; where it differs from the emulator:")
+    one["code"] = CHECK_FAILED if one["differences"] or verdict.unexplained else FINE
+
+
+def _student(result: Mapping[str, Any]) -> str:
+    if "student" not in result:
+        return ""
+    course = str(result.get("course", results.COURSE))[:80]
+    return f", student {str(result['student'])[:80]} of {course}"
+
+
+def _lines(one: Mapping[str, Any]) -> list[Line]:
+    verdict: Sequence[tuple[str, Verdict]] = one["rows"]
+    says = "equal" if one["equal"] else "as documented" if one["code"] == FINE else "DIFFERS"
+    lines: list[Line] = [[Span(f"{one['file']}: {says}", "strong")], *report.wrapped(one["what"], indent=2)]
+    for note in one["notes"]:
+        lines += report.wrapped(note, indent=2)
+    if one["kind"] == "result":
+        for difference in islice(one["differences"], _SHOWN):
+            lines += report.wrapped(difference, indent=2)
+        if (more := len(one["differences"]) - _SHOWN) > 0:
+            lines += report.wrapped(f"and {more} more", indent=2)
+    if verdict:
+        lines += [[], *report.verdict_table(verdict), *report.verdict_notes(verdict, partly=True)]
+    return lines

@@ -1,0 +1,265 @@
+"""numsim run: experiments with their question, result, pictures, and verdicts against other machines."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from numsim import files
+from numsim._version import __version__
+from numsim.cli import CHECK_FAILED, FINE, _output, add_output
+from numsim.errors import InputError
+from numsim.experiments import get_experiment, list_experiments, results
+from numsim.experiments.experiment import Experiment, Result, Session
+from numsim.machines import find_machine, get_machine
+from numsim.machines.verdict import Verdict, compare_answers
+from numsim.random import check_seed
+from numsim.show import report, text
+from numsim.show.text import Line, Span
+
+OUT = "numsim-results"
+
+
+def add(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "run",
+        description="Run experiments: the question, the answer, pictures, and a verdict bit by bit against other "
+        "machines. Without names all are run, with one line each; with names all is told.",
+        examples=[
+            "numsim run",
+            "numsim run swamping",
+            "numsim run casts --against ml_dtypes",
+            "numsim run casts --machine numpy",
+            "numsim run underflow --ask",
+            "numsim run master-weights --student s123456",
+            "numsim run --against h100.npz          (a recording: numsim record)",
+        ],
+    )
+    add_names(parser)
+    parser.add_argument("--machine", metavar="NAME", default="emulated", help="who answers (default: emulated)")
+    parser.add_argument("--against", metavar="NAME", action="append",
+                        help="compare with this machine or recording (default: what an experiment names)")  # fmt: skip
+    parser.add_argument("--nan", choices=("mask", "bits"), default="mask",
+                        help="NaNs of other sign or payload count as equal (mask, default) or not (bits)")  # fmt: skip
+    parser.add_argument("--style", choices=("page", "slide"), default="page", help="of the pictures (default: page)")
+    parser.add_argument("--ask", action="store_true", help="wait for your guess before the answer")
+    parser.add_argument("--force", action="store_true", help="replace files that are no results of numsim")
+    add_output(parser, f"folder for results and pictures (default: {OUT})")
+
+
+def add_names(parser: argparse.ArgumentParser) -> None:
+    """The arguments that choose experiments and their parameters."""
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(list_experiments()))
+    parser.add_argument("--size", choices=results.SIZES, default="lecture", help="lecture (default) or full")
+    parser.add_argument("--seed", metavar="N", type=_seed, help="for experiments that draw random numbers")
+    parser.add_argument("--student", metavar="ID", help="derive the seed from a student's ID")
+    parser.add_argument("--course", metavar="NAME", help=f"goes into a student's seed (default: {results.COURSE})")
+
+
+def _seed(text: str) -> int:
+    try:
+        return check_seed(int(text, 0) if text.isascii() and len(text) <= 24 else text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is no integer from 0 to 2^64 - 1") from None
+
+
+def choose(args: argparse.Namespace) -> tuple[list[Experiment], int | None]:
+    """The experiments that are named, or all; and the seed."""
+    if args.course is not None and args.student is None:
+        raise InputError("--course goes with --student. Example: --course numerics-2026 --student s123456")
+    seed: int | None = args.seed
+    if args.student is not None:
+        if seed is not None:
+            raise InputError("--seed and --student: a student's seed comes from the ID. Example: --student s123456")
+        seed = results.student_seed(args.student, args.course or results.COURSE)
+    experiments = {e.name: e for e in map(get_experiment, args.names or list_experiments())}
+    for e in experiments.values():
+        if args.names and seed is not None and "seed" not in e.defaults:
+            _output.warn(f"{e.name} draws no random numbers: a seed changes nothing")
+    return list(experiments.values()), seed
+
+
+def run(args: argparse.Namespace) -> int:
+    experiments, seed = choose(args)
+    machine = get_machine(args.machine)
+    against = None if args.against is None else [get_machine(name) for name in args.against]
+    folder = files.make_folder(args.out if args.out is not None else OUT)
+    ask = args.ask and sys.stdin is not None and sys.stdin.isatty() and not args.json
+    if args.ask and not ask:
+        _output.warn("--ask needs a terminal to read from: no guess is asked for")
+    runs = [Run(e, args, folder, machine, len(experiments), i) for i, e in enumerate(experiments)]
+    finished: list[str] = []
+    try:
+        for one in runs:
+            one.do(against, seed, ask)
+            finished.append(one.experiment.name)
+    except KeyboardInterrupt:
+        Progress.clear()
+        whole = f"finished and saved: {', '.join(finished)}" if finished else "nothing was finished"
+        _output.warn(f"interrupted in {experiments[len(finished)].name}; {whole}")
+        raise
+    if len(experiments) > 1:
+        _print(args, _verdicts(runs))
+    _print(args, [*_skipped(runs), *_where(runs, folder)])
+    if args.json:
+        _output.print_json({"numsim": __version__, "results": [r.data for r in runs]})
+    return FINE if all(v.ok for r in runs for v in r.verdicts) else CHECK_FAILED
+
+
+def _print(args: argparse.Namespace, lines: Sequence[Line]) -> None:
+    Progress.clear()
+    if lines and not args.json:
+        text.write(list(lines), sys.stdout, colour=_output.colour(args.plain))
+        sys.stdout.flush()
+
+
+def _verdicts(runs: Sequence[Run]) -> list[Line]:
+    rows = [(r.experiment.name, v) for r in runs for v in r.verdicts]
+    return [*report.verdict_table(rows), *report.verdict_notes(rows, partly=bool(runs[0].args.names))] if rows else []
+
+
+def _skipped(runs: Sequence[Run]) -> list[Line]:
+    """One line for each thing that could not run, and why; what other machines could not do is in the table."""
+    lines: list[Line] = []
+    for r in runs:
+        for reason, n in r.session.skipped.items():
+            lines += report.wrapped(f"{r.experiment.name}: {reason} ({_questions(n)})", "skipped")
+    for reason in dict.fromkeys(r.no_pictures for r in runs if r.no_pictures):
+        lines += report.wrapped(f"pictures: {reason}", "skipped")
+    return lines
+
+
+def _questions(n: int) -> str:
+    return f"{n} question{'s' * (n != 1)}"
+
+
+def _where(runs: Sequence[Run], folder: Path) -> list[Line]:
+    pictures = [p for r in runs for p in r.pictures]
+    shown = files.show(folder)
+    told = f"{len(runs)} result{'s' * (len(runs) != 1)} (JSON)"
+    if pictures:
+        told = f"{len(pictures)} picture{'s' * (len(pictures) != 1)} (PNG and SVG) and {told}"
+    lines = [[], [Span(f"{told} in {shown}")]]
+    if len(runs) == 1:
+        lines += [[Span(f"  {p['file']}.png", "faint")] for p in pictures]
+    return lines
+
+
+class Run:
+    """One experiment being run: result, verdicts, pictures."""
+
+    def __init__(
+        self, e: Experiment, args: argparse.Namespace, folder: Path, machine: Any, of: int, number: int
+    ) -> None:
+        self.experiment, self.args, self.folder = e, args, folder
+        self.session, self.alone = Session(machine), of == 1
+        self.progress = Progress(f"[{number + 1}/{of}] {e.name}")
+        suffix = "" if machine.name == "emulated" else f"-{machine.name}"
+        self.stem = f"{e.name}{suffix}"
+        self.suffix = suffix + ("-slide" if args.style == "slide" else "")
+        self.verdicts: list[Verdict] = []
+        self.pictures: list[dict[str, str]] = []
+        self.no_pictures = ""
+        self.path = folder / f"{self.stem}.json"
+        if not args.force and self.path.exists() and b'"numsim_result"' not in files.read_bytes(self.path)[:100]:
+            shown = files.show(self.path)
+            raise InputError(f"{shown} is no result of numsim: --force replaces it, or choose another --out.")
+        self.data: dict[str, Any] = {}
+
+    def do(self, against: Sequence[Any] | None, seed: int | None, ask: bool) -> None:
+        e, args = self.experiment, self.args
+        _print(args, report.question_lines(e, choices=bool(args.names)))
+        guess = _guess(e) if ask else None
+        self.progress.say(f"asking {self.session.machine.name}")
+        result = e.run(self.session, **results.parameters_for(e, args.size, seed))
+        for machine in self.others() if against is None else against:
+            self.progress.say(f"comparing with {machine.name}")
+            self.verdicts.append(
+                compare_answers(self.session.answers, machine, name=self.session.machine.name, nan=args.nan)
+            )
+        self.show(result, guess)
+        if self.alone:  # the verdict before the pictures, which take longer
+            _print(args, _verdicts([self]))
+        self.draw(result)
+        self.data = results.to_dict(
+            e,
+            result,
+            self.session,
+            self.verdicts,
+            size=args.size,
+            student=args.student,
+            course=args.course,
+            guess=guess,
+        ) | {"pictures": self.pictures}
+        files.write_atomic(self.path, results.to_text(self.data))
+
+    def others(self) -> list[Any]:
+        """The machines to compare with if none is named."""
+        if self.session.machine.name != "emulated":
+            return [find_machine("emulated")]
+        return [find_machine(name) for name in self.experiment.against]
+
+    def show(self, result: Result, guess: str | None) -> None:
+        e = self.experiment
+        lines: list[Line] = []
+        if guess is not None:
+            right = guess.casefold() == result.answer.casefold()
+            lines = report.wrapped(f"{guess}: {'right' if right else 'not so'}", "you said")
+        lines += report.result_lines(e, result) if self.args.names else report.brief_lines(e, result)
+        _print(self.args, [*lines, []])
+
+    def draw(self, result: Result) -> None:
+        """Pictures, last of all: matplotlib takes half a second to load."""
+        self.progress.say("drawing")
+        try:
+            from numsim.show import style
+
+            drawn = self.experiment.draw(result, self.args.style)
+        except ImportError as error:
+            self.no_pictures = f"matplotlib does not load here ({error})"
+            return
+        facts = {
+            k: ", ".join(map(str, v)) if isinstance(v, (list, tuple)) else str(v) for k, v in result.parameters.items()
+        }
+        for stem, figure, alt in drawn:
+            name = f"{stem}{self.suffix}"
+            style.save(figure, self.folder / name, alt=alt, metadata={"numsim": __version__, **facts})
+            self.pictures.append({"file": name, "alt": alt})
+        self.progress.clear()
+
+
+def _guess(e: Experiment) -> str | None:
+    """What the reader guesses: a letter, or words."""
+    try:
+        typed = input("  your guess: ").strip()[:200]
+    except EOFError:
+        sys.stdout.write("\n")
+        return None
+    letters = dict(zip("abcdefgh", e.choices, strict=False))
+    return letters.get(typed.lower().rstrip(")"), typed) or None
+
+
+class Progress:
+    """One line on stderr that replaces itself; on a terminal only."""
+
+    _shown = False
+
+    def __init__(self, head: str) -> None:
+        self.head = head
+
+    def say(self, what: str) -> None:
+        if sys.stderr is not None and sys.stderr.isatty():
+            self.clear()
+            sys.stderr.write(f"{self.head}: {what} ..."[:78])
+            sys.stderr.flush()
+            Progress._shown = True
+
+    @staticmethod
+    def clear() -> None:
+        if Progress._shown and sys.stderr is not None:
+            sys.stderr.write("\r" + " " * 79 + "\r")
+            sys.stderr.flush()
+            Progress._shown = False

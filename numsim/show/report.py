@@ -1,0 +1,165 @@
+"""Experiments, their results and verdicts as text in 80 columns."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
+from numsim.experiments.experiment import Experiment, Result, Table
+from numsim.machines.verdict import Verdict
+from numsim.show.text import WIDTH, Line, Span
+
+_GAP = 2
+_NARROWEST = 6
+_LABEL = 10
+
+
+def wrapped(text: str, label: str = "", style: str = "", indent: int = _LABEL) -> list[Line]:
+    """A paragraph with a label to its left."""
+    parts = textwrap.wrap(text, WIDTH - indent, break_on_hyphens=False) or [""]
+    head = Span(f"{label:<{indent}}", "faint")
+    return [[head if i == 0 else Span(" " * indent), Span(part, style)] for i, part in enumerate(parts)]
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+def table_lines(table: Table) -> list[Line]:
+    """A table: numbers to the right, words to the left; long cells go over several lines.
+
+    >>> from numsim.show.text import plain
+    >>> print(plain(table_lines(Table("Stalls", ("format", "at"), (("FP16", 2048), ("BF16", 256))))))
+    Stalls
+      format    at
+      FP16    2048
+      BF16     256
+    """
+    lines: list[Line] = [[Span(part, "strong")] for part in textwrap.wrap(table.title, WIDTH)]
+    cells = [[_cell(c) for c in row] for row in table.rows]
+    columns = [str(c) for c in table.columns]
+    right = [
+        bool(table.rows) and all(c is None or isinstance(c, (int, float)) for c in column)
+        for column in (zip(*table.rows, strict=True) if table.rows else [[]] * len(columns))
+    ]
+    indent = 2 if table.title else 0
+    widths = _widths(columns, cells, WIDTH - indent)
+    for n, row in enumerate([columns, *cells]):
+        parts = [_fold(c, w) for c, w in zip(row, widths, strict=True)]
+        height = max(map(len, parts), default=0)
+        if n == 0:  # headers stand on the first row
+            parts = [[""] * (height - len(p)) + p for p in parts]
+        for i in range(height):
+            texts = [p[i] if i < len(p) else "" for p in parts]
+            aligned = [t.rjust(w) if r else t.ljust(w) for t, w, r in zip(texts, widths, right, strict=True)]
+            line = (" " * indent + (" " * _GAP).join(aligned)).rstrip()
+            lines.append([Span(line, "faint" if n == 0 else "")])
+    return lines
+
+
+def _cell(x: Any) -> str:
+    return "-" if x is None else str(x)
+
+
+def _fold(text: str, width: int) -> list[str]:
+    return textwrap.wrap(text, width, break_on_hyphens=False) or [""]
+
+
+def _longest_word(text: str) -> int:
+    return max(map(len, text.split()), default=0)
+
+
+def _widths(columns: Sequence[str], cells: Sequence[Sequence[str]], width: int) -> list[int]:
+    """Column widths that fit; the widest give way first, headers before contents."""
+    room = width - _GAP * (len(columns) - 1)
+    content = [max((len(row[i]) for row in cells), default=0) for i in range(len(columns))]
+    words = [max([_longest_word(row[i]) for row in cells] + [_longest_word(c)]) for i, c in enumerate(columns)]
+    widths = [max(n, w) for n, w in zip(content, words, strict=True)]
+    for floor in (words, [min(w, _NARROWEST) for w in words]):
+        while sum(widths) > room and any(w > f for w, f in zip(widths, floor, strict=True)):
+            widest = max((i for i in range(len(widths)) if widths[i] > floor[i]), key=lambda i: widths[i])
+            widths[widest] -= 1
+    for i, name in enumerate(columns):  # what is left goes to headers
+        widths[i] += max(0, min(len(name) - widths[i], room - sum(widths)))
+    return widths
+
+
+# --- experiments ------------------------------------------------------------------------------------------------------
+def question_lines(e: Experiment, *, choices: bool = True) -> list[Line]:
+    """The question, before any result."""
+    lines: list[Line] = [[Span(e.name, "strong")], *wrapped(e.question, "question", "strong")]
+    for letter, choice in zip("abcdefgh", e.choices if choices else (), strict=False):
+        lines += wrapped(f"{letter}) {choice}", "", indent=_LABEL)
+    return lines
+
+
+def result_lines(e: Experiment, result: Result) -> list[Line]:
+    """Everything after the question: answer, the wrong guess and why, tables, findings, explanation, sources."""
+    lines = wrapped(result.answer, "answer", "strong")
+    if result.answer == e.wrong_guess:  # a machine that is wrong
+        lines += wrapped(e.why_wrong, "but")
+    else:
+        lines += wrapped(f"{e.wrong_guess} is the common guess. {e.why_wrong}", "not")
+    for table in result.tables:
+        lines += [[], *table_lines(table)]
+    lines += [[]]
+    for i, sentence in enumerate(result.findings):
+        lines += wrapped(sentence, "" if i else "found")
+    lines += wrapped(e.explanation, "why")
+    for i, source in enumerate(e.sources):
+        lines += wrapped(source, "" if i else "sources", "faint")
+    return lines
+
+
+def brief_lines(e: Experiment, result: Result) -> list[Line]:
+    """The answer in one line, after the question."""
+    wrong = f"  (not {e.wrong_guess}, the common guess)" if result.answer != e.wrong_guess else ""
+    return wrapped(f"{result.answer}{wrong}", "answer", "strong")
+
+
+# --- verdicts ---------------------------------------------------------------------------------------------------------
+def verdict_table(rows: Sequence[tuple[str, Verdict]]) -> list[Line]:
+    """The table of verdicts: one row for each experiment and machine."""
+    cells = tuple(
+        (name, v.machine, v.against, *((v.compared, v.differ) if v.compared else (None, None)), v.text)
+        for name, v in rows
+    )
+    return table_lines(Table("", ("experiment", "machine", "against", "compared", "differ", "verdict"), cells))
+
+
+def verdict_notes(rows: Sequence[tuple[str, Verdict]], *, partly: bool = False) -> list[Line]:
+    """Below the table: what the documented differences are and who is right; every unexplained difference shown.
+
+    partly : also say what could not be compared in rows that compare something.
+    """
+    lines: list[Line] = []
+    meanings = {name: meaning for _, v in rows for name, meaning in v.reasons.items()}
+    for name, (what, right) in meanings.items():
+        counts = {
+            _owner(v): sum(n for r, n in w.documented.items() if name in r.split(" + "))
+            for _, v in rows
+            if name in v.reasons
+            for w in [_of(rows, v)]
+        }
+        who = ", ".join(f"{machine} {n}" for machine, n in counts.items())
+        lines += wrapped(f"{name} ({who}): {what}. {right}.", "note", indent=6)
+    for name, v in rows:
+        if v.unexplained:
+            lines += [[], [Span(f"UNEXPLAINED in {name}, {v.machine} against {v.against}:", "strong")]]
+            lines += [line for d in v.shown if not d.reason for line in wrapped(str(d), indent=2)]
+        if partly and v.compared and v.skipped:
+            reasons = ", ".join(f"{reason} ({n})" for reason, n in sorted(v.skipped.items(), key=lambda r: -r[1]))
+            lines += wrapped(f"not compared with {v.against}: {reasons}.", "note", indent=6)
+    return lines
+
+
+def _owner(v: Verdict) -> str:
+    """The machine whose ways are documented."""
+    return v.machine if v.against == "emulated" else v.against
+
+
+def _of(rows: Sequence[tuple[str, Verdict]], like: Verdict) -> Verdict:
+    """All verdicts against one machine together."""
+    total = Verdict(like.machine, like.against)
+    for _, v in rows:
+        if (v.machine, v.against) == (like.machine, like.against):
+            total += v
+    return total

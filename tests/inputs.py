@@ -128,6 +128,13 @@ def thorough(spec, width, count=4000, seed=1, with_nan=True, sample=3000):
     return np.unique(out)
 
 
+def in_range(patterns, spec):
+    """Those whose magnitude is at most the format's largest number (no NaN, no infinity, nothing to overflow)."""
+    _, kind, top, significand = oracle.take_apart(patterns)
+    largest = oracle.grid(np.full(patterns.size, spec.top), spec)
+    return patterns[(kind == 0) & oracle._at_most((top, significand), largest)]
+
+
 def as_float(patterns):
     """The same memory as floats."""
     return patterns.view(np.float64 if patterns.dtype == np.uint64 else np.float32)

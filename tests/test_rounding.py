@@ -14,6 +14,7 @@ from tests import inputs, oracle
 
 WIDTHS = (64, 32)
 POLICIES = [(r, o, s) for r in oracle.MODES for o in oracle.OVERFLOWS for s in oracle.SUBNORMALS]
+IN_RANGE = [p for p in POLICIES if p[1] == "ieee" and p[2] in ("keep", "flush")]
 WIDE = [*oracle.IEEE_16, *oracle.WIDE]
 
 
@@ -83,7 +84,10 @@ def check_policies(patterns, spec, policies, events=False, back=True):
 def test_small_formats(name, width, implementation):
     spec = oracle.SPECS[name]
     if implementation == "kernel":
-        check_policies(inputs.thorough(spec, width), spec, POLICIES)
+        patterns = inputs.thorough(spec, width)
+        check_policies(patterns, spec, POLICIES)
+        # pieces without overflow or NaN go another way
+        check_policies(inputs.in_range(patterns, spec), spec, IN_RANGE)
         return
     # microseconds a number: all boundaries in all modes, a seeded sample under the other policies
     patterns = inputs.boundaries(spec, width)
@@ -99,6 +103,7 @@ def test_wide_formats(name, width, implementation):
     patterns = inputs.thorough(spec, width, count=2000, sample=500)
     if implementation == "kernel":
         check_policies(patterns, spec, [p for i, p in enumerate(POLICIES) if i % 5 == 0 or p[1:] == ("ieee", "keep")])
+        check_policies(inputs.in_range(patterns, spec), spec, IN_RANGE)
     else:
         rng = np.random.default_rng(7)
         check_policies(rng.choice(patterns, 1500), spec, [(r, "ieee", "keep") for r in oracle.MODES], back=False)
@@ -137,6 +142,7 @@ def test_formats_nobody_has(name, implementation):
     if implementation == "reference":
         patterns = np.random.default_rng(9).choice(patterns, 300)
     check_policies(patterns, spec, [p for i, p in enumerate(POLICIES) if i % 7 == 0])
+    check_policies(inputs.in_range(patterns, spec), spec, [p for p in IN_RANGE if p[2] == "keep"])
 
 
 @pytest.mark.parametrize(
@@ -183,13 +189,16 @@ def test_odd_lengths(length, implementation):
         assert vars(seen) == happened
 
 
+@pytest.mark.parametrize("fits", [False, True])
 @pytest.mark.parametrize("name", ["e4m3fn", "bf16"])
-def test_large_arrays(name):
+def test_large_arrays(name, fits):
     """Several chunks, on all threads: the same codes as in one small piece, counters and counts included."""
     pytest.importorskip("numba")
     spec = oracle.SPECS[name]
     for width in WIDTHS:
         patterns = inputs.boundaries(spec, width) if spec.bits <= 8 else inputs.random_patterns(width, 3001, 2, spec)
+        if fits:
+            patterns = inputs.in_range(patterns, spec)
         times = 700_001 // patterns.size + 1
         floats = np.tile(inputs.as_float(patterns), times)
         located = oracle.Located(patterns, spec)
@@ -431,22 +440,30 @@ def test_stochastic_rule(name, width, implementation):
     """Up iff floor(2^r * fraction) + random >= 2^r, for several r, in the subnormals and at overflow too."""
     spec = oracle.SPECS[name]
     patterns = inputs.thorough(spec, width, count=1000, sample=100)
-    patterns = np.random.default_rng(4).choice(patterns, 150 if implementation == "reference" else 6000)
-    located = oracle.Located(patterns, spec)
-    floats = inputs.as_float(patterns)
-    for r, dtype in ((8, np.uint8), (16, np.uint16), (32, np.uint32), (32, np.uint64), (1, np.uint8), (23, np.uint32)):
-        random = random_for(located, r, seed=r)
-        extra = {} if {np.uint8: 8, np.uint16: 16}.get(dtype, 32) == r else {"sr_bits": r}
-        for overflow, subnormals in (("ieee", "keep"), ("saturate", "flush"), ("saturate-finite", "flush-results")):
-            options = {"rounding": "stochastic", "overflow": overflow, "subnormals": subnormals, **nan_rule(spec)}
-            seen = numsim.Events()
-            got = numsim.encode(floats, name, random_bits=random.astype(dtype), events=seen, **extra, **options)
-            expected, happened = located.encode(r=r, random=random, **options)
-            assert_same(got, expected, patterns, spec, (options, r))
-            assert vars(seen) == happened, (options, r)
-            if r != 23:
-                back = numsim.round_to(floats, name, random_bits=random.astype(dtype), **extra, **options)
-                assert_same(inputs.as_bits(back), oracle.to_bits(expected, spec, width), patterns, spec, (options, r))
+    patterns = np.random.default_rng(4).choice(patterns, 150 if implementation == "reference" else 4000)
+    draws = [(8, np.uint8), (16, np.uint16), (32, np.uint32), (32, np.uint64), (1, np.uint8), (23, np.uint32)]
+    # in pieces with overflow, and in pieces without
+    for part in (patterns, inputs.in_range(patterns, spec)):
+        located = oracle.Located(part, spec)
+        floats = inputs.as_float(part)
+        for r, dtype in draws:
+            random = random_for(located, r, seed=r)
+            given = {"random_bits": random.astype(dtype)}
+            if {np.uint8: 8, np.uint16: 16}.get(dtype, 32) != r:
+                given["sr_bits"] = r
+            for overflow, subnormals in (("ieee", "keep"), ("saturate", "flush"), ("saturate-finite", "flush-results")):
+                options = {"rounding": "stochastic", "overflow": overflow, "subnormals": subnormals, **nan_rule(spec)}
+                expected, happened = located.encode(r=r, random=random, **options)
+                got = numsim.encode(floats, name, **given, **options)
+                assert_same(got, expected, part, spec, (options, r))
+                if r in (8, 23):
+                    seen = numsim.Events()
+                    got = numsim.encode(floats, name, events=seen, **given, **options)
+                    assert_same(got, expected, part, spec, (options, r))
+                    assert vars(seen) == happened, (options, r)
+                else:
+                    back = numsim.round_to(floats, name, **given, **options)
+                    assert_same(inputs.as_bits(back), oracle.to_bits(expected, spec, width), part, spec, (options, r))
 
 
 @pytest.mark.parametrize("name", ["fp16", "bf16", "e4m3fn", "e5m2", "e2m1", "fp32", "e8m0"])

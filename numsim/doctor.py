@@ -1,4 +1,4 @@
-"""What works here and why not: versions, CPU, flush-to-zero, kernels, machines. Never fails; names no user and no home."""
+"""What works here and why not: versions, CPU, flush-to-zero, kernels, machines. Never fails; names no user, no home."""
 
 from __future__ import annotations
 
@@ -122,8 +122,9 @@ def _subnormals() -> str:
 def _terminal() -> dict[str, str]:
     out = sys.stdout
     terminal = bool(out is not None and out.isatty())
+    encoding = getattr(out, "encoding", None) or "unknown encoding"
     return {
-        "stdout": f"{getattr(out, 'encoding', None) or 'unknown encoding'}, {'a terminal' if terminal else 'not a terminal'}",
+        "stdout": f"{encoding}, {'a terminal' if terminal else 'not a terminal'}",
         "columns": _try(lambda: os.get_terminal_size().columns if terminal else os.environ.get("COLUMNS", "not set")),
         "locale": _try(locale.getpreferredencoding),
         "colours": "off: NO_COLOR is set" if os.environ.get("NO_COLOR") else "on terminals",
@@ -141,10 +142,10 @@ def _kernels() -> dict[str, str]:
         def cache() -> str:
             folder = _jit.cache_folder()
             if folder is None:
-                return "none: kernels compile anew in every process"
+                return "none: every process compiles anew"
             kept = len(list(folder.glob("*"))) if folder.is_dir() else 0
             parent = next(p for p in (folder, *folder.parents) if p.exists())
-            writable = "writable" if os.access(parent, os.W_OK) else "NOT writable: kernels compile anew in every process"
+            writable = "writable" if os.access(parent, os.W_OK) else "NOT writable: every process compiles anew"
             return f"{folder} ({kept} files, {writable})"
 
         found["cache"] = _try(cache)

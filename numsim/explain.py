@@ -11,21 +11,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any, NamedTuple
+from functools import cached_property
+from typing import Any, NamedTuple, NoReturn
 
 from numsim import arithmetic
-from numsim.codes import check_code, classify, to_rational, ulp
+from numsim.codes import check_code, classify, ulp
 from numsim.errors import InputError
 from numsim.formats import FP32, Format, get_format, list_formats
 from numsim.random import Draw, make_draw
 from numsim.rounding import Nan, Overflow, Policy, Rounding, Subnormals, below_normal, round_rational, round_to_grid
-from numsim.values import NAN, Rational, as_fraction, rational
+from numsim.values import NAN, Rational, as_fraction, rational, to_rational
 
-MAX_LENGTH, MAX_DEPTH, MAX_OPERATIONS = 5000, 40, 200
-_MAX_BITS = 200_000  # the true value of an expression is not followed beyond integers of this size
+MAX_LENGTH, MAX_DEPTH, MAX_OPERATIONS = 2000, 40, 100
+_MAX_BITS = 50_000  # the true value of an expression is not followed beyond integers of this size
 
 
-# --- the small parser ---------------------------------------------------------------------------------------------------
+# --- the small parser ------------------------------------------------------------------------------------------------
 class Node(NamedTuple):
     """A literal (no operation, no arguments) or an operation on nodes; ``text`` as typed."""
 
@@ -34,7 +35,6 @@ class Node(NamedTuple):
     arguments: tuple[Node, ...] = ()
     value: Rational = NAN
     code: tuple[Format, int] | None = None  # for a literal like e4m3:0x7e
-    note: str = ""
 
 
 _TOKEN = re.compile(
@@ -42,7 +42,7 @@ _TOKEN = re.compile(
     r"|(?P<number>(?:\d+(?:_\d+)*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)|(?P<name>[A-Za-z_]\w*)|(?P<sign>[-+*/(),])",
     re.ASCII,
 )
-_SIGNS = {"×": "*", "·": "*", "÷": "/", "−": "-"}  # what people paste
+_SIGNS = {"×": "*", "·": "*", "÷": "/", "−": "-", "\N{NO-BREAK SPACE}": " "}  # what people paste
 _OPERATIONS = {"+": "add", "-": "sub", "*": "mul", "/": "div"}
 _FUNCTIONS = {"sqrt": 1, "fma": 3}
 _SPECIAL = {"inf": Rational(0, 1, 0), "infinity": Rational(0, 1, 0), "nan": NAN}
@@ -70,7 +70,7 @@ class _Parser:
                 self.fail(f"{shown} is not known here", i)
         self.tokens.append(("end", len(self.text), len(self.text)))
 
-    def fail(self, why: str, at: int | None = None) -> Any:
+    def fail(self, why: str, at: int | None = None) -> NoReturn:
         """Raise with the place marked by a caret below it."""
         at = self.tokens[self.at][1] if at is None else at
         shown = "".join(c if " " <= c < "\x7f" else "?" for c in self.text)
@@ -159,7 +159,7 @@ class _Parser:
             self.expect(")")
             return self.operation(word.lower(), tuple(arguments), first)
         self.at = first
-        return self.fail(
+        self.fail(
             "a number is missing at the end" if kind == "end" else f"{word!r} is no number" if kind == "name"
             else "power is not known" if word == "*" else "a number is missing before this"
         )  # fmt: skip
@@ -200,19 +200,21 @@ def parse(text: str) -> Node:
     >>> parse("0.1 * 3 + 2").arguments[0].text, parse("1/3").value
     ('0.1 * 3', Rational(sign=0, numerator=1, denominator=3))
     """
-    if (ratio := re.fullmatch(r"\s*([+-]?\d+)/(\d+)\s*", text, re.ASCII)) and len(text) <= MAX_LENGTH:
-        if d := int(Decimal(ratio[2])):
-            value = Fraction(int(Decimal(ratio[1])), d)
-            zero_sign = int(ratio[1].startswith("-"))
-            return Node(text.strip(), "", value=rational(value) if value else Rational(zero_sign, 0, 1))
+    ratio = re.fullmatch(r"\s*([+-]?)(\d+)/(\d+)\s*", text, re.ASCII) if len(text) <= MAX_LENGTH else None
+    if ratio and (d := int(Decimal(ratio[3]))):
+        return Node(text.strip(), "", value=Rational(int(ratio[1] == "-"), *_ratio(int(Decimal(ratio[2])), d)))
     return _Parser(text).parse()
+
+
+def _ratio(n: int, d: int) -> tuple[int, int]:
+    return Fraction(n, d).as_integer_ratio()
 
 
 def _negative(x: Rational) -> Rational:
     return x if x == NAN else Rational(1 - x.sign, x.numerator, x.denominator)
 
 
-# --- the record ---------------------------------------------------------------------------------------------------------
+# --- the record ------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Place:
     """Where an exact magnitude lies on the format's grid, which is continued past the largest number.
@@ -248,10 +250,9 @@ class Place:
 class Step:
     """One rounding: of an operand, or of the exact result of an operation.
 
-    operation : "" for an operand, "code" for a code taken as it is, or "add", "sub", "mul", "div", "sqrt", "fma", "neg".
+    operation : "" for an operand, "code" for a code taken as it is; "add", "sub", "mul", "div", "sqrt", "fma", "neg".
     operands : codes. exact : what was rounded; where ``irrational``, a stand-in good to 128 bits.
     policy : the one in force for this rounding. random, random_bits : the draw of a stochastic rounding, and its width.
-    place : None where nothing is rounded (NaN, infinity, zero, flushed inputs, a sign that does not exist).
     """
 
     text: str
@@ -262,9 +263,18 @@ class Step:
     format: Format
     policy: Policy
     code: int
-    place: Place | None
     random: int = 0
     random_bits: int = 32
+
+    @cached_property
+    def place(self) -> Place | None:
+        """None where nothing is rounded (NaN, infinity, zero, flushed inputs, a sign that does not exist)."""
+        x, flush = self.exact, self.policy.subnormals in ("flush-inputs", "flush")
+        if self.operation in ("code", "neg") or not x.numerator or not x.denominator:
+            return None
+        if (x.sign and not self.format.signed) or (flush and below_normal(x, self.format)):
+            return None
+        return _place(x, self.format, self.policy.rounding, self.random, self.random_bits)
 
     @property
     def result(self) -> Rational:
@@ -291,7 +301,15 @@ class Step:
 
     @property
     def error_ulp(self) -> Fraction | None:
-        return None if self.error is None or self.spacing is None else self.error / self.spacing
+        """The error in units of ``spacing``; positive where the result lies too far from zero."""
+        if self.error is None or self.spacing is None:
+            return None
+        return (-self.error if self.exact.sign else self.error) / self.spacing
+
+    @property
+    def relative_error(self) -> Fraction | None:
+        """(result - exact) / exact; None where that is no number."""
+        return _relative_error(self.result, self.exact)
 
 
 class Elsewhere(NamedTuple):
@@ -308,7 +326,7 @@ class Explanation:
 
     steps : all roundings in order; the last one gives the result.
     true : the exact value of the expression with no rounding at all; None where it is not followed (it holds the root
-        of something irrational, or has more than 200,000 bits). ``true_irrational``: a stand-in good to 128 bits.
+        of something irrational, or has more than 50,000 bits). ``true_irrational``: a stand-in good to 128 bits.
     """
 
     text: str
@@ -319,6 +337,7 @@ class Explanation:
     true_irrational: bool
     elsewhere: tuple[Elsewhere, ...]
     notes: tuple[str, ...] = ()
+    seed: int | None = None
 
     @property
     def last(self) -> Step:
@@ -335,7 +354,7 @@ class Explanation:
 
     @property
     def relative_error(self) -> Fraction | None:
-        """(result - true) / |true|; None where that is no number."""
+        """(result - true) / true; None where that is no number."""
         return _relative_error(self.last.result, self.true)
 
     def __str__(self) -> str:
@@ -361,10 +380,10 @@ class Explanation:
 def _relative_error(result: Rational, true: Rational | None) -> Fraction | None:
     if true is None or not true.denominator or not result.denominator or not true.numerator:
         return None
-    return (as_fraction(result) - as_fraction(true)) / abs(as_fraction(true))
+    return (as_fraction(result) - as_fraction(true)) / as_fraction(true)
 
 
-# --- evaluation ----------------------------------------------------------------------------------------------------------
+# --- evaluation ------------------------------------------------------------------------------------------------------
 _SHOWN_BITS = 12  # of the bits that do not fit
 _NEGATE = Policy(nan="zero")  # a change of sign is exact; only an unsigned format needs a rule
 
@@ -393,18 +412,15 @@ def _place(x: Rational, format: Format, rounding: str, random: int, r: int) -> P
 
 def _round(
     node: Node, operation: str, operands: tuple[int, ...], x: Rational, format: Format, policy: Policy,
-    draw: Draw | None, i: int, places: bool,
+    draw: Draw | None, i: int,
 ) -> Step:  # fmt: skip
     random, r = (draw(i), draw.r) if draw else (0, 32)
     code = round_rational(x, format, policy, random, r)
     irrational = operation == "sqrt" and _irrational(x, to_rational(operands[0], format))
-    flushed = policy.subnormals in ("flush-inputs", "flush") and x.denominator > 0 and below_normal(x, format)
-    on_grid = x.numerator > 0 and x.denominator > 0 and (format.signed or not x.sign) and not flushed
-    place = _place(x, format, policy.rounding, random, r) if places and on_grid and operation != "neg" else None
-    return Step(node.text, operation, operands, x, irrational, format, policy, code, place, random, r)
+    return Step(node.text, operation, operands, x, irrational, format, policy, code, random, r)
 
 
-def _evaluate(node: Node, format: Format, policy: Policy, draw: Draw | None, places: bool = True) -> tuple[Step, ...]:
+def _evaluate(node: Node, format: Format, policy: Policy, draw: Draw | None) -> tuple[Step, ...]:
     """All roundings in order; rounding i of the expression (operands too, changes of sign not) uses draw i."""
     steps: list[Step] = []
     drawn = 0
@@ -414,9 +430,9 @@ def _evaluate(node: Node, format: Format, policy: Policy, draw: Draw | None, pla
         operands = tuple([visit(a) for a in node.arguments])
         if node.operation == "neg":
             x = _negative(to_rational(operands[0], format))
-            steps.append(_round(node, "neg", operands, x, format, _NEGATE, None, 0, places))
+            steps.append(_round(node, "neg", operands, x, format, _NEGATE, None, 0))
         elif node.code is not None and node.code[0] == format:
-            steps.append(Step(node.text, "code", (), node.value, False, format, policy, node.code[1], None))
+            steps.append(Step(node.text, "code", (), node.value, False, format, policy, node.code[1]))
             drawn += 1
         else:
             x, after = node.value, policy
@@ -424,7 +440,7 @@ def _evaluate(node: Node, format: Format, policy: Policy, draw: Draw | None, pla
                 exact = [arithmetic.operand(c, format, policy) for c in operands]
                 x = arithmetic.OPERATIONS[node.operation](*exact, policy.rounding)
                 after = arithmetic.result_policy(policy)
-            steps.append(_round(node, node.operation, operands, x, format, after, draw, drawn, places))
+            steps.append(_round(node, node.operation, operands, x, format, after, draw, drawn))
             drawn += 1
         return steps[-1].code
 
@@ -447,7 +463,7 @@ def _true(node: Node) -> tuple[Rational, bool] | None:
     x = _negative(xs[0]) if node.operation == "neg" else arithmetic.OPERATIONS[node.operation](*xs)
     irrational = node.operation == "sqrt" and _irrational(x, xs[0])
     if x.denominator and not irrational:
-        x = Rational(x.sign, *Fraction(x.numerator, x.denominator).as_integer_ratio())
+        x = Rational(x.sign, *_ratio(x.numerator, x.denominator))
     return None if x.numerator.bit_length() + x.denominator.bit_length() > _MAX_BITS else (x, irrational)
 
 
@@ -455,7 +471,7 @@ def _roundings(node: Node) -> int:
     return (node.operation != "neg") + sum(map(_roundings, node.arguments))
 
 
-# --- the front door -----------------------------------------------------------------------------------------------------
+# --- the front door --------------------------------------------------------------------------------------------------
 def explain(
     x: Any,
     format: Any = None,
@@ -510,18 +526,35 @@ def explain(
             'rounding="stochastic". Example: numsim explain 0.1 --format bf16 --rounding stochastic --seed 7'
         )
     steps = _evaluate(node, format, policy, draw)
+    if "/" in node.text and not node.operation and draw is None:
+        notes += _division(node, steps[-1].code, format, policy)
     true = _true(node)
     value, irrational = true or (None, False)
     elsewhere = []
     for other in list_formats():
         if other != format:
             try:
-                code = _evaluate(node, other, policy, draw, places=False)[-1].code
+                code = _evaluate(node, other, policy, draw)[-1].code
             except InputError:  # NaN in a format without NaN
                 elsewhere.append(Elsewhere(other, None, None))
             else:
                 elsewhere.append(Elsewhere(other, code, _relative_error(to_rational(code, other), value)))
-    return Explanation(node.text, format, policy, steps, value, irrational, tuple(elsewhere), notes)
+    used = draw.seed if draw and draw.given is None else None
+    return Explanation(node.text, format, policy, steps, value, irrational, tuple(elsewhere), notes, used)
+
+
+def _division(node: Node, code: int, format: Format, policy: Policy) -> tuple[str, ...]:
+    """1/3 is one number; where dividing would give another result, say so."""
+    spaced = node.text.replace("/", " / ")
+    try:
+        divided = _evaluate(parse(spaced), format, policy, None)[-1].code
+    except InputError:
+        return ()
+    if divided == code:
+        return ()
+    from numsim.show import value_text
+
+    return (f"{node.text} is one number; the division '{spaced}' gives {value_text(divided, format)}",)
 
 
 def _read(x: Any) -> tuple[Node, tuple[str, ...]]:
@@ -536,21 +569,17 @@ def _read(x: Any) -> tuple[Node, tuple[str, ...]]:
             f"{type(x).__name__} of several numbers: one is explained at a time. Example: explain(x[0], 'fp16')"
         )
     value = rational(x.item() if type(x).__name__ == "ndarray" else x)
-    if isinstance(x, int):
-        return Node(format_integer(x), "", value=value), ()
+    if isinstance(x, (int, Fraction)):
+        parts = [format(Decimal(int(n)), "f") for n in (x.numerator, x.denominator)]  # str refuses long integers
+        return Node("/".join(parts[: 1 + (x.denominator != 1)]), "", value=value), ()
     text = str(x)
-    notes: tuple[str, ...] = ()
     try:
         written = parse(text).value if value.denominator else value
     except InputError:  # something that prints in its own way
         written = value
-    if written != value and as_fraction(written) != as_fraction(value):
-        from numsim.show import short
+    if written == value or as_fraction(written) == as_fraction(value):
+        return Node(text, "", value=value), ()
+    from numsim.show import short
 
-        notes = (f"the {type(x).__name__} {text} is exactly {short(as_fraction(value), 20)}",)
-    return Node(text, "", value=value), notes
-
-
-def format_integer(n: int) -> str:
-    text = format(Decimal(n), "f")
-    return text if len(text) <= 40 else f"{text[:37]}..."
+    note = f"the {type(x).__name__} {text} is exactly {short(as_fraction(value), 20)}"
+    return Node(text, "", value=value), (note,)

@@ -8,6 +8,7 @@ for a bug in numsim.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import difflib
 import importlib
 import importlib.util
@@ -51,14 +52,15 @@ class Parser(argparse.ArgumentParser):
         kwargs.setdefault("formatter_class", _Help)
         if examples:
             kwargs["epilog"] = "examples:\n" + "\n".join(f"  {line}" for line in examples)
-        super().__init__(*args, allow_abbrev=False, **kwargs)
+        super().__init__(*args, **{"allow_abbrev": False, **kwargs})
 
     def error(self, message: str) -> NoReturn:
         near = ""
         if unknown := re.search(r"unrecognized arguments: (--[\w-]+)", message):
             options = [s for a in self._actions for s in a.option_strings]
-            found = difflib.get_close_matches(unknown[1], options, n=2, cutoff=0.5)
-            near = f": did you mean {' or '.join(found)}?" if found else f": known are {', '.join(sorted(set(options)))}."
+            found = difflib.get_close_matches(unknown[1], options, n=2, cutoff=0.65)
+            known = ", ".join(sorted({s for s in options if s.startswith("--")}))
+            near = f": did you mean {' or '.join(found)}?" if found else f": known are {known}."
             message = f"unknown option {unknown[1]}"
         raise InputError(f"{message}{near} Try: {self.prog} --help")
 
@@ -87,8 +89,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _say("interrupted; files that are written are whole", INTERRUPTED)
     except MemoryError:
         return _say("not enough memory for this. Try a smaller --size", CANNOT_RUN)
-    except OSError as error:
+    except (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError) as error:
         return _say(error, WRONG_USE)
+    except OSError as error:  # a full disk
+        _silence_stdout()
+        return _say(error, CANNOT_RUN)
     except Exception as error:
         if os.environ.get("NUMSIM_TRACEBACK"):
             raise
@@ -100,20 +105,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _say(message: object, code: int) -> int:
-    try:
+    with contextlib.suppress(OSError):  # stderr can be closed, too
         _output.warn(str(message))
-    except OSError:  # stderr is closed too
-        pass
     return code
 
 
 def _silence_stdout() -> None:
     """Python flushes stdout on its way out and would complain about the closed pipe."""
-    try:
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, sys.stdout.fileno())
-    except (OSError, ValueError, AttributeError):
-        pass
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def available() -> dict[str, str]:
@@ -146,11 +146,11 @@ def _dispatch(argv: list[str]) -> int:
 def parse(module: ModuleType, name: str, argv: Sequence[str]) -> argparse.Namespace:
     """The arguments of one command."""
     parser = Parser(prog="numsim", add_help=False)
-    module.add(parser.add_subparsers(dest="command", parser_class=Parser))
+    subparsers = parser.add_subparsers(dest="command", parser_class=Parser)
+    module.add(subparsers)
     args, rest = parser.parse_known_args(_protect_signs(argv))
     if rest:
-        subparser = next(a.choices[name] for a in parser._actions if a.dest == "command" and a.choices)  # type: ignore[index,call-overload]
-        subparser.error(f"unrecognized arguments: {' '.join(rest)}")
+        subparsers.choices[name].error(f"unrecognized arguments: {' '.join(rest)}")
     return args
 
 

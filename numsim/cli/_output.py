@@ -35,6 +35,8 @@ codecs.register_error("numsim-ascii", _in_ascii)
 
 def prepare_streams() -> None:
     """Let stdout and stderr print anything, whatever their encoding."""
+    if sys.stdout is None:  # started with stdout closed
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="numsim-ascii")
@@ -58,7 +60,7 @@ def print_json(data: Any) -> None:
 
 def colour(plain: bool) -> bool | None:
     """For ``show.text.write``: None lets the terminal and NO_COLOR decide."""
-    return False if plain or os.environ.get("NO_COLOR") else None
+    return False if plain else None
 
 
 def write_file(path: Path, text: str) -> None:
@@ -99,7 +101,8 @@ def write_out(out: str, name: str, contents: Mapping[str, str]) -> list[Path]:
         for file, text in files.items():
             write_file(file, text if text.endswith("\n") else text + "\n")
     except OSError as error:
-        raise InputError(f"--out {out!r}: cannot write there ({error.strerror or error}). Example: --out numsim-results") from None  # fmt: skip
+        why = error.strerror or error
+        raise InputError(f"--out {out!r}: cannot write there ({why}). Example: --out numsim-results") from None
     for file in files:
         warn(f"wrote {file}")
     return list(files)

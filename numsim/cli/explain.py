@@ -29,7 +29,7 @@ def add(subparsers: Any) -> None:
         help="a number (0.1, 1/3, 0x1.8p-3, inf, e4m3:0x7e) or an operation with + - * / ( ) sqrt(x) fma(a, b, c); "
         "quote it",
     )  # fmt: skip
-    parser.add_argument("--format", metavar="NAME", help="fp32 (default), fp16, bf16, e4m3, any eXmY: see numsim formats")
+    parser.add_argument("--format", metavar="NAME", help="fp32 (default), fp16, bf16, e4m3, ...: see numsim formats")
     add_rounding(parser)
     add_output(parser, "a folder, or a file .html, .json or .txt, to write to as well")
 

@@ -82,13 +82,13 @@ _SPECIAL_WORDS = {"ieee": "inf, NaN", "fn": "NaN", "fnuz": "NaN, no -0", "finite
 def table(formats: tuple[Format, ...]) -> list[Line]:
     """Which numbers exist, then how finely they lie."""
     ranges = [
-        [f.name, str(f.bits), f"{int(f.signed)}+{f.exponent_bits}+{f.fraction_bits}", about(f.max), about(f.least_normal),
-         about(f.least_subnormal), _SPECIAL_WORDS[f.specials]]
+        [f.name, str(f.bits), f"{int(f.signed)}+{f.exponent_bits}+{f.fraction_bits}", about(f.max),
+         about(f.least_normal), about(f.least_subnormal), _SPECIAL_WORDS[f.specials]]
         for f in formats
     ]  # fmt: skip
     steps = [
         [f.name, str(f.precision), about(f.eps), about(f.unit_roundoff), f"{f.emin}..{f.emax}", f"{f.decades:.1f}",
-         about(Fraction(f.integers_up_to)), "never" if f.adding_one_stalls_at is None else about(f.adding_one_stalls_at)]
+         about(Fraction(f.integers_up_to)), about(f.adding_one_stalls_at) if f.adding_one_stalls_at else "never"]
         for f in formats
     ]  # fmt: skip
     return [
@@ -119,7 +119,7 @@ def card(format: Format) -> list[Line]:
 
     stall = f.adding_one_stalls_at
     facts = [
-        ("fields", f"{'1 sign, ' if f.signed else 'no sign, '}{f.exponent_bits} exponent, {f.fraction_bits} fraction; bias {f.bias}"),
+        ("fields", f"{int(f.signed)} sign, {f.exponent_bits} exponent, {f.fraction_bits} fraction; bias {f.bias}"),
         ("precision", f"{f.precision} significand bit{'s' * (f.precision > 1)} with the hidden one"),
         ("exponents", f"{f.emin} to {f.emax}"),
         ("largest", both(f.max)),
@@ -136,7 +136,8 @@ def card(format: Format) -> list[Line]:
     ]  # fmt: skip
     lines: list[Line] = [[Span(f"{f.title}", "strong"), Span(f"  ({f.name}, {f.bits} bits)")]]
     for name, fact in facts:
-        lines += [[Span(f"  {name:<16} {part}" if i == 0 else f"{'':<19}{part}")] for i, part in enumerate(textwrap.wrap(fact, 60))]
+        for i, part in enumerate(textwrap.wrap(fact, 60)):
+            lines.append([Span(f"  {'' if i else name:<16} {part}")])
     lines.append([Span("  codes of note")])
     for name, code in landmarks(f):
         line, bits = [Span(f"    {name:<16} {hex_code(code, f)}  ")], text.bits_line(code, f)

@@ -1,25 +1,27 @@
 """Pictures and words: exact numbers as text, the sentences of an explanation, and its record for JSON.
 
 Every shortened number ends in "..." and is cut, never rounded. Errors (in ulp and per cent) are rounded to two or
-three digits; ``explanation_dict`` has them exactly. All words are ASCII, so that every terminal can print them.
+three digits, and positive where the result lies too far from zero; ``explanation_dict`` has them exactly. All words
+are ASCII, so that every terminal can print them.
 """
 
 from __future__ import annotations
 
+import math
 from decimal import Decimal
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from numsim._version import __version__
-from numsim.codes import classify, neighbours, to_rational
+from numsim.codes import classify, neighbours
 from numsim.formats import Format
-from numsim.values import NAN, Rational, as_fraction
+from numsim.values import NAN, Rational, as_fraction, to_rational
 
 if TYPE_CHECKING:
     from numsim.explain import Explanation, Step
 
 
-# --- exact numbers as text ----------------------------------------------------------------------------------------------
+# --- exact numbers as text -------------------------------------------------------------------------------------------
 def digits(n: int) -> str:
     """An integer in decimal, however long (``str`` refuses beyond 4300 digits)."""
     return format(Decimal(n), "f")
@@ -31,12 +33,11 @@ def exact_decimal(x: Fraction) -> str | None:
     >>> exact_decimal(Fraction(205, 2048)), exact_decimal(Fraction(1, 3))
     ('0.10009765625', None)
     """
-    rest, fives = x.denominator, 0
-    twos = (rest & -rest).bit_length() - 1
-    rest >>= twos
-    while rest % 5 == 0:
-        rest, fives = rest // 5, fives + 1
-    if rest != 1:
+    twos = (x.denominator & -x.denominator).bit_length() - 1
+    rest = x.denominator >> twos
+    fives = round((rest.bit_length() - 1) / math.log2(5))  # the only candidates: 5^k has about 2.32 k bits
+    fives = next((k for k in (fives, fives + 1) if 5**k == rest), -1)
+    if fives < 0:
         return None
     places = max(twos, fives)
     text = digits(abs(x.numerator) * (10**places // x.denominator)).rjust(places + 1, "0")
@@ -44,7 +45,7 @@ def exact_decimal(x: Fraction) -> str | None:
 
 
 def _leading(x: Fraction, count: int) -> tuple[int, int, bool]:
-    """The first ``count`` decimal digits of x > 0 (cut), the power of ten of the first, and whether that is all of x."""
+    """The first ``count`` decimal digits of x > 0, cut; the power of ten of the first; whether that is all of x."""
     # log10 from the bit lengths, at most one off; then exact
     power = int((x.numerator.bit_length() - x.denominator.bit_length()) * 0.30102999566398120) - 1
     while Fraction(10) ** (power + 1) <= x:
@@ -121,8 +122,10 @@ def signed(x: Fraction) -> str:
     if rounded == 10**count:
         rounded, power = rounded // 10, power + 1
     text = digits(rounded)
-    plain = _place_point(text, power) if power >= -4 else f"0.{'0' * (-power - 1)}{text}" if power > -8 else ""
-    shown = plain or f"{text[0]}.{text[1:]}e{power}"
+    if -8 < power < 0:
+        shown = f"0.{'0' * (-power - 1)}{text}"
+    else:
+        shown = _place_point(text, power) if 0 <= power < 6 else f"{text[0]}.{text[1:]}e{power}"
     return ("-" if x < 0 else "+") + shown
 
 
@@ -158,14 +161,14 @@ def both_neighbours(code: int, format: Format) -> tuple[int | None, int | None]:
     return (None, None) if to_rational(code, format) == NAN else neighbours(code, format)
 
 
-# --- the words of an explanation ----------------------------------------------------------------------------------------
+# --- the words of an explanation -------------------------------------------------------------------------------------
 def special_word(code: int, format: Format) -> str:
     """A result as a word where it has one."""
     x = to_rational(code, format)
     if not x.denominator or not x.numerator:
         return value_text(code, format)
     if code & ~format.sign_mask == format.max_code:
-        return "the largest number" if not x.sign else "the largest number below zero"
+        return "the largest number" if not x.sign else "the most negative number"
     return "the least number" if as_fraction(x) == format.least else value_text(code, format)
 
 
@@ -193,7 +196,7 @@ def reason(step: Step) -> str:
         return f"{name} has no -0: +0" if x.sign and not result.sign else "zero is exact"
     if place is None:
         return f"below the least normal number: {step.policy.subnormals} makes it {got}"
-    return "exact, nothing to round" if place.moved == "exact" else _direction(step)
+    return "it fits, nothing to round" if place.moved == "exact" else _direction(step)
 
 
 def _direction(step: Step) -> str:
@@ -217,6 +220,15 @@ def _direction(step: Step) -> str:
             return f"{direction} means towards {'+' if direction == 'up' else '-'}infinity: {went}"
 
 
+def event(step: Step) -> str:
+    """What happened besides rounding: "overflow", "underflow" (to zero), or ""."""
+    place, result = step.place, step.result
+    if place and (place.upper if place.moved == "up" else place.lower) > step.format.max:
+        return "overflow"
+    lost = step.exact.numerator > 0 and step.exact.denominator > 0 and result.numerator == 0 and result.denominator > 0
+    return "underflow" if lost and step.operation != "neg" else ""
+
+
 def story(step: Step) -> list[str]:
     """Sentences on what is worth knowing: ties, chance, overflow, underflow, subnormal results, lost operands."""
     place, x, format, result = step.place, step.exact, step.format, step.result
@@ -226,7 +238,7 @@ def story(step: Step) -> list[str]:
     exact = short(as_fraction(x), count)
     below, above = (short(-y if x.sign else y, count) for y in (place.lower, place.upper))
     got, told = special_word(step.code, format), []
-    over = (place.upper if place.moved == "up" else place.lower) > format.max
+    over = event(step) == "overflow"
     if place.tie and step.policy.rounding.startswith("nearest"):
         next_up = above + " (which would come next)" * (place.lower == format.max)
         told.append(f"{exact} lies halfway between {below} and {next_up}: a tie.")
@@ -240,12 +252,14 @@ def story(step: Step) -> list[str]:
                     f"away from zero. This draw, {step.random:,}, {'is one' if place.moved == 'up' else 'is none'} of "
                     f"them.")  # fmt: skip
     if over:
-        largest = short(-format.max if x.sign else format.max)
-        beyond = exact if place.lower > format.max else f"rounded, {exact}"
-        told.append(f"Overflow: {beyond} is beyond the largest number, {largest}; the result is {got}.")
+        largest = (
+            f"the most negative number, -{short(format.max)}" if x.sign else f"the largest number, {short(format.max)}"
+        )
+        beyond = f"{exact} is beyond" if place.lower > format.max else f"rounding takes {exact} past"
+        told.append(f"Overflow: {beyond} {largest}; the result is {got}.")
     elif not format.zero and as_fraction(x) < format.least:
         told.append(f"{format.title} has no zero and no subnormals: what is too small becomes {short(format.least)}.")
-    elif not result.numerator and result.denominator:
+    elif event(step) == "underflow":
         told.append(f"Underflow: {exact} is not zero and becomes zero; the least number above zero is "
                     f"{short(format.least)}.")  # fmt: skip
     elif place.part and step.kind == "subnormal":
@@ -272,17 +286,27 @@ def _lost(step: Step) -> str | None:
 
 def headline(e: Explanation) -> str:
     """The result in one line: "2048 + 1 in FP16 is 2048, not 2049"."""
-    text, value = f"{_cut(e.text, 40)} in {e.format.title} is ", e.value
-    if value is None or value == 0:
-        word = value_text(e.code, e.format)
-        return text + word + " exactly" * (value == 0 and e.true is not None and e.true[1:] == (0, 1))
-    shown = short(value, digits_for(e.format), powers=None)
+    end = _result_words(e)
+    room = 78 - len(f" in {e.format.title} is ") - len(end)
+    return f"{_cut(e.text, max(room, 12))} in {e.format.title} is {end}"
+
+
+def _result_words(e: Explanation) -> str:
+    value = e.value
     true = None if e.true is None or not e.true.denominator or e.true_irrational else as_fraction(e.true)
+    if not value:  # NaN, infinity, zero
+        return value_text(e.code, e.format) + " exactly" * (value == true == 0)
+    shown = short(value, digits_for(e.format), powers=None)
     if len(e.steps) > 1 and true is not None and true != value and len(short(true)) <= 20 and "..." not in short(true):
-        return f"{text}{shown}, not {short(true)}"
+        return f"{shown}, not {short(true)}"
     fraction = short_fraction(value)
-    longer = f"{text}{shown} = {fraction} exactly"
-    return longer if fraction != shown and len(longer) <= 78 else text + shown + " exactly" * (true == value)
+    longer = f"{shown} = {fraction} exactly"
+    room = 78 - len(e.format.title) - min(len(e.text), 30)
+    return (
+        longer
+        if fraction != shown and len(longer) <= room - 8
+        else shown + " exactly" * (true == value and "..." not in shown)
+    )
 
 
 def _cut(text: str, width: int) -> str:
@@ -294,7 +318,7 @@ def sentence(e: Explanation) -> str:
     return f"{headline(e)}; code {hex_code(e.code, e.format)}, {e.last.kind}; {reason(e.last)}."
 
 
-# --- the record, for JSON -----------------------------------------------------------------------------------------------
+# --- the record, for JSON --------------------------------------------------------------------------------------------
 def _number(x: Rational, irrational: bool = False) -> dict[str, Any]:
     """A number with nothing cut; "decimal" is null where the digits never end."""
     if not x.denominator:
@@ -332,10 +356,12 @@ def _step_dict(step: Step) -> dict[str, Any]:
         "operands": [hex_code(c, step.format) for c in step.operands],
         "exact": _number(step.exact, step.irrational),
         "rounding": exact,
+        "draw": step.random if step.policy.rounding == "stochastic" else None,
         "result": code_dict(step.code, step.format),
         "error": _error(step.error, step),
         "error_ulp": _error(step.error_ulp, step),
         "ulp": None if step.spacing is None else fraction_text(step.spacing),
+        "event": event(step) or None,
         "reason": reason(step),
         "story": story(step),
     }
@@ -354,6 +380,7 @@ def explanation_dict(e: Explanation) -> dict[str, Any]:
         "rounding": e.policy.rounding,
         "overflow": e.policy.overflow,
         "subnormals": e.policy.subnormals,
+        "seed": e.seed,
         "result": code_dict(e.code, e.format),
         "neighbours": [c if c is None else code_dict(c, e.format) for c in both_neighbours(e.code, e.format)],
         "unrounded": None if e.true is None else _number(e.true, e.true_irrational),
@@ -361,10 +388,10 @@ def explanation_dict(e: Explanation) -> dict[str, Any]:
         "steps": [_step_dict(step) for step in e.steps],
         "elsewhere": [
             {
-                **({"format": other.format.name, "code": None} if other.code is None else code_dict(other.code, other.format)),
-                "relative_error": _relative(other.relative_error, e),
+                **({"format": o.format.name, "code": None} if o.code is None else code_dict(o.code, o.format)),
+                "relative_error": _relative(o.relative_error, e),
             }
-            for other in e.elsewhere
+            for o in e.elsewhere
         ],
         "notes": list(e.notes),
     }  # fmt: skip

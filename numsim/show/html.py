@@ -1,7 +1,7 @@
 """Explanations as HTML for notebooks: inline CSS only, everything escaped, no script, nothing loaded from elsewhere.
 
 Colours come from the page (``currentColor``), so that light and dark themes both read well; the fields of the code use
-tones of Okabe and Ito's blue, bluish green and vermillion that have enough contrast on white and on black, and the bars
+tones of Okabe and Ito's blue, bluish green and vermillion with about equal contrast on white and on black, and the bars
 between the fields say the same without colour.
 """
 
@@ -11,14 +11,13 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from numsim.formats import Format
-from numsim.show import bit_fields, headline, hex_code, sentence, text
-from numsim.values import NAN
+from numsim.show import bit_fields, headline, sentence, text
 
 if TYPE_CHECKING:
     from numsim.explain import Explanation
 
 _BOX = "font-family:ui-monospace,Menlo,Consolas,monospace;line-height:1.45;margin:.5em 0;overflow-x:auto"
-_FIELD = {"sign": "#3c8fd0", "exponent": "#0d9a70", "fraction": "#dc6414"}
+_FIELD = {"sign": "#1f82c8", "exponent": "#008a62", "fraction": "#d05300"}
 
 
 def _bit_titles(code: int, format: Format) -> list[str]:
@@ -46,14 +45,15 @@ def bits(code: int, format: Format) -> str:
 
 def explanation(e: Explanation) -> str:
     """The card of ``show.text``, with the bits in colour and their weights on hovering."""
+    code = text.bits_line(e.code, e.format)
     rows = []
     for line in text.explanation(e):
-        row = "".join(_span(span) for span in line)
-        rows.append(row)
-    coded = "".join(escape(s.text) for s in text.bits_line(e.code, e.format))
-    plain = "".join(_span(s) for s in text.bits_line(e.code, e.format))
-    body = "\n".join(row.replace(plain, bits(e.code, e.format), 1) for row in rows)
-    assert coded
+        if line[1 : 1 + len(code)] == code:  # the line of the bits, which are richer here
+            rest = "".join(_span(span) for span in line[1 + len(code) :])
+            rows.append(f"{_span(line[0])}{bits(e.code, e.format)}{rest}")
+        else:
+            rows.append("".join(_span(span) for span in line))
+    body = "\n".join(rows)
     return f'<div role="figure" aria-label="{escape(sentence(e))}"><pre style="{_BOX}">{body}</pre></div>'
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import textwrap
 from typing import IO, TYPE_CHECKING, NamedTuple
 
 from numsim.formats import Format
+from numsim.rounding import Policy
 from numsim.show import (
     bit_fields,
     both_neighbours,
     digits_for,
+    event,
     headline,
     hex_code,
     reason,
@@ -46,13 +49,16 @@ def plain(lines: list[Line]) -> str:
 
 
 def write(lines: list[Line], file: IO[str], *, colour: bool | None = None) -> None:
-    """Print lines; in colour if asked, or (None) if the file is a terminal and NO_COLOR is not set."""
+    """Print lines; in colour unless ``colour`` is False, NO_COLOR is set or the file is no terminal."""
+    if colour is False or (colour is None and os.environ.get("NO_COLOR")):
+        file.write(plain(lines) + "\n")
+        return
     from rich.console import Console
     from rich.text import Text
 
     styles = {"strong": "bold", "faint": "dim", **{k: f"bold {v}" for k, v in COLOURS.items()}}
-    console = Console(file=file, highlight=False, soft_wrap=True, no_color=True if colour is False else None)
-    if colour is False or not console.is_terminal:
+    console = Console(file=file, highlight=False, soft_wrap=True, force_terminal=colour)
+    if not console.is_terminal:
         file.write(plain(lines) + "\n")
         return
     for line in lines:
@@ -79,11 +85,11 @@ def _beside(left: Line, right: str, column: int = 0, indent: int = 2) -> list[Li
 
 
 def _wrap(text: str, style: str = "", indent: str = "  ") -> list[Line]:
-    return [[Span(part, style)] for part in
-            textwrap.wrap(text, WIDTH, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)]  # fmt: skip
+    parts = textwrap.wrap(text, WIDTH, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False)
+    return [[Span(part, style)] for part in parts]
 
 
-# --- the parts of an explanation ----------------------------------------------------------------------------------------
+# --- the parts of an explanation -------------------------------------------------------------------------------------
 def bits_line(code: int, format: Format) -> Line:
     line: Line = []
     for field, bits in bit_fields(code, format):
@@ -115,7 +121,10 @@ def exact_line(step: Step) -> list[Line]:
         return [[Span(f"  {why}")]]
     significand = [Span("-" * step.exact.sign), Span(place.kept, "fraction")]
     if place.rest:
-        rest = place.rest if len(place.rest) <= _REST else place.rest[:_REST] + "..."
+        significand += [Span(".", "fraction")] * ("." not in place.kept)
+        room = WIDTH - len(f"  -{place.kept}|... x 2^{place.exponent}")
+        shown = max(1, min(_REST, room))  # fewer beside the widest significands
+        rest = place.rest if len(place.rest) <= shown else place.rest[:shown] + "..."
         significand += [Span("|", "faint"), Span(rest)]
         why = f"guard {place.guard}, sticky {place.sticky}: {why}"
     significand.append(Span(f" x 2^{place.exponent}"))
@@ -144,7 +153,7 @@ def _error(step: Step) -> str:
     ulps, spacing = step.error_ulp, step.spacing
     if ulps is None or spacing is None or step.error is None:
         return ""
-    percent = f"{signed(step.error / abs(as_fraction(step.exact)) * 100)} %" if step.exact.numerator else ""
+    percent = "" if step.relative_error is None else f"{signed(step.relative_error * 100)} %"
     if step.place and step.place.lower > step.format.max:  # no ulp out there
         return f"error {percent}"
     if ulps == 0:
@@ -161,11 +170,18 @@ def elsewhere_word(other: Elsewhere, e: Explanation) -> str:
         return "no NaN"
     value = value_text(other.code, other.format, 6)
     if value in ("NaN", "infinity", "-infinity"):
-        return value.replace("infinity", "inf")
+        finite = e.true is not None and e.true.denominator
+        return value.replace("infinity", "inf") + " (overflow)" * bool(finite and _beyond(e, other.format))
     if other.relative_error is None:
         exact = e.true is not None and e.true.denominator and value in ("0", "-0")
         return "exact" if exact else value
-    return "exact" if other.relative_error == 0 else "0" if value in ("0", "-0") else f"{signed(other.relative_error * 100)} %"
+    if other.relative_error == 0:
+        return "exact"
+    return "0" if value in ("0", "-0") else f"{signed(other.relative_error * 100)} %"
+
+
+def _beyond(e: Explanation, format: Format) -> bool:
+    return e.true is not None and abs(as_fraction(e.true)) > format.max and (format.signed or not e.true.sign)
 
 
 def elsewhere_line(e: Explanation) -> list[Line]:
@@ -181,15 +197,16 @@ def elsewhere_line(e: Explanation) -> list[Line]:
     return [*lines, [Span(line)]]
 
 
-def step_line(step: Step) -> Line:
-    """A step before the last, in one line."""
+def step_line(step: Step) -> list[Line]:
+    """A step before the last: what came of it, and its error."""
     name = step.text if len(step.text) <= 30 else step.text[:27] + "..."
     line = f"  {name} -> {value_text(step.code, step.format)}"
-    if step.error and step.exact.numerator:
-        line += f" ({signed(step.error / abs(as_fraction(step.exact)) * 100)} %)"
-    elif step.exact != step.result and not step.error:
-        line += f" ({reason(step)})" if not step.exact.denominator or not step.result.denominator else ""
-    return [Span(line)]
+    remarks = [event(step)] if event(step) else []
+    if step.relative_error:
+        remarks.append(f"{signed(step.relative_error * 100)} %")
+    elif step.error is None and not remarks and step.exact != step.result:
+        remarks.append(reason(step))
+    return _wrap(line.strip() + f" ({', '.join(remarks)})" * bool(remarks))
 
 
 def explanation(e: Explanation) -> list[Line]:
@@ -200,16 +217,25 @@ def explanation(e: Explanation) -> list[Line]:
     lines += _beside(bits, bits_legend(e.code, format, last.kind))
     for step in dict.fromkeys(e.steps[:-1]):  # the same operand twice is told once
         if step.operation != "neg" and (step.operation or step.error != 0):
-            lines.append(step_line(step))
+            lines += step_line(step)
     lines += exact_line(last)
     if sentences := " ".join(story(last)):
         lines += _wrap(sentences)
     lines += error_line(last)
     lines += total_line(e)
     lines += elsewhere_line(e)
-    for note in e.notes:
+    for note in (*e.notes, *_options(e)):
         lines += _wrap(f"note: {note}", "faint")
     return lines
+
+
+def _options(e: Explanation) -> list[str]:
+    """Options that are not the defaults are named: no hidden arithmetic."""
+    used, default = e.policy, Policy()
+    names = ("rounding", "overflow", "subnormals", "nan")
+    other = [f"{n}={getattr(used, n)}" for n in names if getattr(used, n) != getattr(default, n)]
+    other += [f"seed={e.seed}"] * (e.seed is not None)
+    return [", ".join(other)] if other else []
 
 
 def total_line(e: Explanation) -> list[Line]:

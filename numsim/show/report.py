@@ -146,9 +146,21 @@ def verdict_notes(rows: Sequence[tuple[str, Verdict]], *, partly: bool = False) 
             lines += [[], [Span(f"UNEXPLAINED in {name}, {v.machine} against {v.against}:", "strong")]]
             lines += [line for d in v.shown if not d.reason for line in wrapped(str(d), indent=2)]
         if partly and v.compared and v.skipped:
-            reasons = ", ".join(f"{reason} ({n})" for reason, n in sorted(v.skipped.items(), key=lambda r: -r[1]))
-            lines += wrapped(f"not compared with {v.against}: {reasons}.", "note", indent=6)
+            lines += wrapped(f"not compared: {skipped(v)}.", "note", indent=6)
     return lines
+
+
+def skipped(v: Verdict) -> str:
+    """Why questions were not compared and how many, the most frequent reason first.
+
+    >>> skipped(Verdict("emulated", "numpy", skipped={"numpy has no tf32": 1, "numpy has no bf16": 2}))
+    'numpy has no bf16 (2), tf32 (1)'
+    """
+    reasons = sorted(v.skipped.items(), key=lambda r: -r[1])
+    head = f"{v.against} has no "
+    same = [f"{reason.removeprefix(head)} ({n})" for reason, n in reasons if reason.startswith(head)]
+    other = [f"{reason} ({n})" for reason, n in reasons if not reason.startswith(head)]
+    return "; ".join([*([head + ", ".join(same)] if same else []), *other])
 
 
 def _owner(v: Verdict) -> str:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
+from numsim.errors import InputError
+from numsim.formats import Format, get_format
 from numsim.machines.question import Answer, Question
 
 
@@ -54,8 +58,8 @@ class Result:
 class Experiment:
     """A question with parameters.
 
-    ``run(session, **parameters)`` returns a ``Result``; ``draw(result, style)`` returns a list of (file stem, matplotlib
-    figure, alt text) and is imported only when pictures are made.
+    ``run(session, **parameters)`` returns a ``Result``; ``draw(result, style)`` returns a list of (file stem,
+    matplotlib figure, alt text) and is imported only when pictures are made.
     """
 
     name: str
@@ -70,3 +74,62 @@ class Experiment:
     draw: Callable[[Result, str], Sequence[tuple[str, Any, str]]]
     against: tuple[str, ...]  # machines that `numsim run` compares with by default
     full: Mapping[str, Any] = field(default_factory=dict)  # parameters for --size full
+
+
+# --- what experiments share -------------------------------------------------------------------------------------------
+def check_whole(name: str, value: Any, low: int, high: int, example: str) -> int:
+    """A parameter that is a whole number from ``low`` to ``high``."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not low <= value <= high:
+        raise InputError(f"{name}={value!r}: a whole number from {low} to {high} is needed. Example: {example}")
+    return int(value)
+
+
+def check_real(name: str, value: Any, low: float, high: float, example: str) -> float:
+    """A parameter that is a finite number from ``low`` to ``high``."""
+    real = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+    if not real or not low <= value <= high:
+        raise InputError(f"{name}={value!r}: a number from {low:g} to {high:g} is needed. Example: {example}")
+    return float(value)
+
+
+def check_formats(name: str, value: Any, allowed: Callable[[Format], bool], rule: str, example: str) -> list[Format]:
+    """A parameter that names one or more formats; each must be ``allowed``, and ``rule`` says which are."""
+    items = [value] if isinstance(value, (str, Format)) else list(value) if isinstance(value, (list, tuple)) else []
+    formats = list(dict.fromkeys(get_format(item) for item in items))
+    refused = [f.name for f in formats if not allowed(f)]
+    if not formats or refused:
+        which = f"; not {', '.join(refused)}" if refused else ""
+        raise InputError(f"{name}={value!r}: {rule}{which}. Example: {example}")
+    return formats
+
+
+def cell(x: float, digits: int = 9) -> int | float | str:
+    """A number for a table: an int if it is whole, else rounded to some significant digits (series hold it exactly).
+
+    >>> cell(2048.0), cell(10.000133514404297), cell(float("inf"))
+    (2048, 10.0001335, 'inf')
+    """
+    if not math.isfinite(x):
+        return str(x)  # JSON has no infinity and no NaN
+    return int(x) if x == int(x) and abs(x) < 10**digits else float(f"{x:.{digits}g}")
+
+
+def percent(share: float) -> str:
+    """A share in percent, with as many digits as it takes to tell a small one from none.
+
+    >>> percent(0.443618), percent(0.0556), percent(0.00016), percent(1e-7), percent(0.0), percent(1.0)
+    ('44 %', '5.6 %', '0.016 %', 'under 0.001 %', '0 %', '100 %')
+    """
+    p = 100 * share
+    if p == 0 or abs(p) >= 9.95:
+        return f"{p:.0f} %"
+    return f"{p:.2g} %" if abs(p) >= 0.001 else "under 0.001 %"
+
+
+def listed(items: Sequence[str], last: str = "and") -> str:
+    """A list as in a sentence.
+
+    >>> listed(["FP16", "BF16", "E4M3"])
+    'FP16, BF16 and E4M3'
+    """
+    return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} {last} {items[-1]}"

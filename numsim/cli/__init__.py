@@ -15,6 +15,7 @@ import importlib.util
 import os
 import re
 import sys
+import textwrap
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any, NoReturn
@@ -52,15 +53,17 @@ class Parser(argparse.ArgumentParser):
         kwargs.setdefault("formatter_class", _Help)
         if examples:
             kwargs["epilog"] = "examples:\n" + "\n".join(f"  {line}" for line in examples)
+        if "description" in kwargs:
+            kwargs["description"] = textwrap.fill(kwargs["description"], 80)
         super().__init__(*args, **{"allow_abbrev": False, **kwargs})
 
     def error(self, message: str) -> NoReturn:
         near = ""
         if unknown := re.search(r"unrecognized arguments: (--[\w-]+)", message):
-            options = [s for a in self._actions for s in a.option_strings]
-            found = difflib.get_close_matches(unknown[1], options, n=2, cutoff=0.65)
-            known = ", ".join(sorted({s for s in options if s.startswith("--")}))
-            near = f": did you mean {' or '.join(found)}?" if found else f": known are {known}."
+            options = sorted({s[2:] for a in self._actions for s in a.option_strings if s.startswith("--")})
+            found = difflib.get_close_matches(unknown[1][2:], options, n=2, cutoff=0.6) or options
+            near = f": {'known are' if found is options else 'did you mean'} --{', --'.join(found)}"
+            near += "." if found is options else "?"
             message = f"unknown option {unknown[1]}"
         raise InputError(f"{message}{near} Try: {self.prog} --help")
 

@@ -6,12 +6,11 @@ import codecs
 import json
 import os
 import sys
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from numsim.errors import InputError
+from numsim import files
 
 # What a terminal that is not UTF-8 gets in place of the signs that it lacks; anything else becomes \uXXXX.
 _ASCII = {
@@ -63,46 +62,22 @@ def colour(plain: bool) -> bool | None:
     return False if plain else None
 
 
-def write_file(path: Path, text: str) -> None:
-    """Write a whole file or nothing: to a temporary name, then renamed."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-        if os.name == "posix":  # mkstemp makes files that only their owner can read
-            mask = os.umask(0)
-            os.umask(mask)
-            os.chmod(name, 0o666 & ~mask)
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise
-
-
 def write_out(out: str, name: str, contents: Mapping[str, str]) -> list[Path]:
-    """Write what ``--out`` asks for.
+    """Write what ``--out`` asks for; each file whole or not at all.
 
     out : a file that ends in one of the suffixes of ``contents``, or a folder, which gets ``name`` with all of them.
     contents : text by suffix, as ``{"json": ..., "html": ...}``.
 
     Returns the paths written. Raises ``InputError`` where that cannot be.
     """
-    path = Path(out)
+    path = files.check_path(out)
     suffix = path.suffix.lower().removeprefix(".")
-    if "\0" in out or not out.strip():
-        raise InputError(f"--out {out!r} is no path. Example: --out numsim-results")
-    try:
-        if suffix in contents and not path.is_dir():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            files = {path: contents[suffix]}
-        else:
-            path.mkdir(parents=True, exist_ok=True)
-            files = {path / f"{name}.{suffix}": text for suffix, text in contents.items()}
-        for file, text in files.items():
-            write_file(file, text if text.endswith("\n") else text + "\n")
-    except OSError as error:
-        why = error.strerror or error
-        raise InputError(f"--out {out!r}: cannot write there ({why}). Example: --out numsim-results") from None
-    for file in files:
-        warn(f"wrote {file}")
-    return list(files)
+    if suffix in contents and not path.is_dir():
+        chosen = {path: contents[suffix]}
+    else:
+        folder = files.make_folder(path)
+        chosen = {folder / f"{name}.{suffix}": text for suffix, text in contents.items()}
+    for file, text in chosen.items():
+        files.write_atomic(file, text.rstrip("\n") + "\n")
+        warn(f"wrote {files.show(file)}")
+    return list(chosen)

@@ -81,7 +81,7 @@ def short(x: Fraction, count: int = 17, *, powers: tuple[int, int] | None = (-10
     if powers and (k := power_of_two(x)) is not None and not powers[0] <= k <= powers[1]:
         return f"{sign}2^{k}"
     leading, power, complete = _leading(x, count)
-    if not complete and count < 21:  # a few digits more are better than a mark
+    if not complete and 15 <= count < 21:  # a few digits more are better than a mark
         more, _, complete = _leading(x, 21)
         leading = more if complete else leading
     text = digits(leading)

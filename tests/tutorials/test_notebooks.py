@@ -1,0 +1,251 @@
+"""The notebooks run in a clean kernel without network, give what is stored in them, and judge guesses rightly."""
+
+from __future__ import annotations
+
+import ast
+import base64
+import io
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.tutorials import notebooks
+from tests.tutorials.notebooks import METADATA, NOTEBOOKS, TUTORIALS
+
+pytest.importorskip("nbformat", reason="nbformat is not installed (extra 'test')")
+
+FLOATS = TUTORIALS / "01-what-a-float-is.ipynb"
+# What the outputs of a cell must say, whatever is stored.
+KEY_NUMBERS = {
+    FLOATS.name: {
+        "a-tenth": ["It is 0.", "0.1000000000000000055511151231257827021181583404541015625", "0x1d  holds 0.1015625"],
+        "e-tenth": ["0.0999755859375 = 819/8192 exactly", "0|01011|1001100110", "guard 0, sticky 1"],
+        "by-hand": ["Fraction(819, 8192)"],
+        "e-others": ["0|01111011|1001101", "0|0011|101"],
+        "a-spacing": ["It is 0.5."],
+        "a-subnormal": ["It is not zero.", "0x00a8, subnormal"],
+        "a-tie": ["It is 4.0.", "guard 1, sticky 0: a tie"],
+        "c-tie": ["[4. 5. 5. 6. 6. 7. 7. 8.] mean error 0.0", "mean error 0.25"],
+        "a-integers": ["It is 2048.0.", "2048 + 1 in FP16 is 2048, not 2049"],
+        "c-integers": ["FP16  has all integers up to      2,048", "256 = 2^8", "16 = 2^4", "8 = 2^3"],
+        "a-overflow": ["It is 448.0.", "[448. 448.  nan  nan]", "[65504. 65504.    inf    inf]"],
+        "a-ones": ["It is (2048.0, 256.0, 16.0).", "from term 2048 on no addition counts"],
+        "a-cures": ["It is 32.0.", "in pairs          100.0", "FP32 accumulator  100.09765625"],
+        "a-updates": ["It is 1.0.", "the mean of 100 weights: 1.10"],
+        "a-double": ["It is -416.0.", "-431.99999999999994 -> -432.0 -> -448.0"],
+        "a-gradients": ["It is 44.", "44.4%", "bf16                  0.0%"],
+    },
+}
+PICTURES = {FLOATS.name: ["p-spacing", "p-subnormal", "p-ones", "p-updates", "p-gradients"]}
+RIGHT: dict[str, Any] = {
+    "g-tenth": 0, "g-spacing": 0.5, "g-subnormal": "Not zero", "g-tie": 4, "g-integers": "2048", "g-overflow": 448,
+    "g-ones": [2048, 256, 16], "g-cures": 32, "g-updates": 1, "g-double": -416, "g-gradients": 44,
+    "x-1": 0xAA, "x-2": 3 * 2**-16, "x-3": 128, "x-4": 61440,
+}  # fmt: skip
+ROUND_EVEN = {
+    "Right, in all": "q, r = divmod(n, d); return q + (2 * r > d or (2 * r == d and q % 2 == 1))",
+    "No answer yet.": "pass",
+    "round_even(1, 2) is 1, and 0 is right. Ties go to the even integer.": "return (2 * n + d) // (2 * d)",
+    "round_even(3, 2) is 1, and 2 is right. Ties go to the even integer.": "return (2 * n + d - 1) // (2 * d)",
+    "round_even(2, 3) is 0, and 1 is right. Compare": "return n // d + (n // d % 2 if 2 * (n % d) == d else 0)",
+    "which is no integer": "return n / d",
+    "all in integers": "return round(n / d)",
+}
+
+
+def ids(path: Path) -> str:
+    return path.stem
+
+
+@pytest.fixture(scope="module", params=NOTEBOOKS, ids=ids)
+def notebook(request: pytest.FixtureRequest) -> tuple[str, Any, Any]:
+    """Name, stored notebook, and the same freshly run."""
+    pytest.importorskip("nbclient", reason="nbclient is not installed (extra 'test')")
+    pytest.importorskip("ipykernel", reason="ipykernel is not installed (extra 'test')")
+    stored = notebooks.read(request.param)
+    return request.param.name, stored, notebooks.execute(stored)
+
+
+def text_of(cell: Any) -> str:
+    """All that a cell prints and shows, as plain text."""
+    return "".join(o.get("text") or o.get("data", {}).get("text/plain", "") for o in cell.outputs)
+
+
+def told(cell: Any) -> list[Any]:
+    """The outputs of a cell without the pictures; text printed in pieces is joined."""
+    parts: list[Any] = []
+    for output in cell.outputs:
+        if output.output_type == "stream" and parts and parts[-1][0] == output.name:
+            parts[-1] = (output.name, parts[-1][1] + output.text)
+        elif output.output_type == "stream":
+            parts.append((output.name, output.text))
+        else:
+            data = {mime: value for mime, value in output.data.items() if mime != "image/png"}
+            parts.append((output.output_type, data))
+    return parts
+
+
+def pictures(cell: Any) -> list[bytes]:
+    return [base64.b64decode(o.data["image/png"]) for o in cell.outputs if "image/png" in o.get("data", {})]
+
+
+# --- the file ---------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=ids)
+def test_file_is_clean(path: Path) -> None:
+    """Valid, with ids of its own choice, a generic kernel, and nothing that a machine says about itself."""
+    import nbformat
+
+    stored = notebooks.read(path)
+    nbformat.validate(stored)
+    assert stored.metadata == METADATA
+    names = [cell.id for cell in stored.cells]
+    assert len(set(names)) == len(names)
+    assert all(re.fullmatch(r"[a-z][a-z0-9-]*", name) for name in names), names
+    counts = [cell.execution_count for cell in stored.cells if cell.cell_type == "code"]
+    assert counts == list(range(1, len(counts) + 1))
+    text = path.read_text(encoding="utf-8")
+    assert text.isascii()
+    for trace in ("/home/", "/root", "/tmp", "site-packages", "C:\\\\", "Traceback", "stderr", "0x7f0", "Warning"):
+        assert trace not in re.sub(r'"image/png": "[^"]*"', "", text), trace
+    for cell in stored.cells:
+        assert not re.search(r"^\s*!|%pip|http", cell.source, re.MULTILINE), cell.id
+    for target in re.findall(r"\]\(([^)#:]+)\)", "".join(c.source for c in stored.cells if c.cell_type == "markdown")):
+        assert (TUTORIALS / target).exists(), target
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=ids)
+def test_asks_before_it_answers(path: Path) -> None:
+    """A question in bold, a cell for the guess, then the answer; the first cell says what all this costs."""
+    cells = notebooks.read(path).cells
+    assert all(word in cells[0].source for word in ("minutes", "memory", "No GPU", "pip install"))
+    guesses = [i for i, cell in enumerate(cells) if cell.cell_type == "code" and cell.source.startswith("guess = None")]
+    headings = [cell for cell in cells if re.match(r"## \d", cell.source)]
+    assert len(guesses) == len(headings) >= 5
+    for i in guesses:
+        assert re.search(r"^\*\*.+\?\*\*$", cells[i - 1].source, re.MULTILINE), cells[i].id
+        assert "compare(guess, " in cells[i + 1].source, cells[i].id
+
+
+# --- the run ----------------------------------------------------------------------------------------------------------
+def test_says_the_key_numbers(notebook: tuple[str, Any, Any]) -> None:
+    name, _, fresh = notebook
+    cells = {cell.id: cell for cell in fresh.cells}
+    for cell, fragments in KEY_NUMBERS[name].items():
+        for fragment in fragments:
+            assert fragment in text_of(cells[cell]), (cell, fragment, text_of(cells[cell]))
+
+
+def test_stored_outputs_are_fresh(notebook: tuple[str, Any, Any]) -> None:
+    """If not: python -m tests.tutorials.notebooks, and look at what changed."""
+    _, stored, fresh = notebook
+    assert [c.id for c in stored.cells] == [c.id for c in fresh.cells]
+    for then, now in zip(stored.cells, fresh.cells, strict=True):
+        assert then.source == now.source
+        if then.cell_type == "code":
+            assert told(then) == told(now), then.id
+            assert len(pictures(then)) == len(pictures(now)), then.id
+
+
+def test_pictures(notebook: tuple[str, Any, Any]) -> None:
+    """Each with an alternative text; drawn by the same matplotlib, they look the same."""
+    image = pytest.importorskip("matplotlib.image", reason="matplotlib is not installed")
+    name, stored, fresh = notebook
+    drawn = [cell.id for cell in fresh.cells if cell.cell_type == "code" and pictures(cell)]
+    assert drawn == PICTURES[name]
+    for then, now in zip(stored.cells, fresh.cells, strict=True):
+        if then.id not in drawn:
+            continue
+        assert len(then.metadata["alt"]) > 40, then.id
+        (old,), (new,) = pictures(then), pictures(now)
+        version = re.compile(rb"Matplotlib version[\d.]+")
+        if version.findall(old) == version.findall(new):
+            a, b = (image.imread(io.BytesIO(png), format="png") for png in (old, new))
+            assert a.shape == b.shape, then.id
+            assert abs(a - b).mean() < 0.01, then.id
+
+
+# --- guesses and exercises --------------------------------------------------------------------------------------------
+class Class01:
+    """Notebook 01 played in this process, without pictures: what it says to given answers."""
+
+    def __init__(self, answers: dict[str, Any], round_even: str = "pass") -> None:
+        import matplotlib as mpl
+
+        self.said: dict[str, str] = {}
+        self.hints: dict[str, dict[Any, str]] = {}
+        self.space: dict[str, Any] = {"display": lambda *_: None}
+        with mpl.rc_context():
+            for cell in notebooks.read(FLOATS).cells:
+                if cell.cell_type == "code" and not cell.id.startswith("p-"):
+                    self._play(cell, answers, round_even)
+
+    def _play(self, cell: Any, answers: dict[str, Any], round_even: str) -> None:
+        source = cell.source.replace("%matplotlib inline", "")
+        if cell.id in answers:
+            source, replaced = re.subn(r"\b(guess|answer) = None", rf"\1 = {answers[cell.id]!r}", source)
+            assert replaced == 1, cell.id
+        source = source.replace("# your code; try divmod(n, d)", round_even)
+        lines: list[str] = []
+        self.space["print"] = lambda *words: lines.append(" ".join(map(str, words)))
+        self.space.pop("mistakes", None)
+        exec(compile(ast.parse(source), cell.id, "exec"), self.space)
+        self.said[cell.id] = "\n".join(lines)
+        self.hints[cell.id] = self.space.get("mistakes", {})
+
+
+def answer_cell(cell: str) -> str:
+    return cell.replace("g-", "a-")
+
+
+def test_right_answers() -> None:
+    played = Class01(RIGHT)
+    for cell in RIGHT:
+        expected = ", as you said." if cell.startswith("g-") else "Right, to the last bit."
+        assert expected in played.said[answer_cell(cell)], (cell, played.said[answer_cell(cell)])
+
+
+def test_every_likely_mistake_gets_its_hint() -> None:
+    hints = {cell: Class01({}).hints[answer_cell(cell)] for cell in RIGHT}
+    assert all(hints.values())
+    for number in range(max(map(len, hints.values()))):
+        wrong = {cell: list(known.items())[min(number, len(known) - 1)] for cell, known in hints.items()}
+        played = Class01({cell: guess for cell, (guess, _) in wrong.items()})
+        for cell, (guess, why) in wrong.items():
+            assert why in played.said[answer_cell(cell)], (cell, guess)
+            assert "as you said" not in played.said[answer_cell(cell)], (cell, guess)
+            assert "Right" not in played.said[answer_cell(cell)], (cell, guess)
+
+
+@pytest.mark.parametrize("answer", [123456, "no idea", (1, 2), [3], "nan", {"a": 1}], ids=repr)
+def test_any_guess_is_taken_kindly(answer: Any) -> None:
+    played = Class01(dict.fromkeys(RIGHT, answer))
+    for cell in RIGHT:
+        said = played.said[answer_cell(cell)]
+        assert f"not {answer}" in said if cell.startswith("g-") else said.startswith("Not yet."), (cell, said)
+
+
+@pytest.mark.parametrize("said", ROUND_EVEN, ids=list(ROUND_EVEN.values()))
+def test_round_even(said: str) -> None:
+    assert said in Class01({}, ROUND_EVEN[said]).said["x-5"]
+
+
+# --- the harness ------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("source", "complaint"),
+    [
+        ("import socket; socket.create_connection(('127.0.0.1', 9))", "a tutorial needs no network"),
+        ("import warnings; warnings.warn('old')", "warns"),
+        ("open('left.txt', 'w').close()", "left files behind"),
+        ("1 / 0", "ZeroDivisionError"),
+    ],
+    ids=["network", "warning", "file", "error"],
+)
+def test_bad_notebooks_are_caught(source: str, complaint: str) -> None:
+    nbformat = pytest.importorskip("nbformat", reason="nbformat is not installed (extra 'test')")
+    pytest.importorskip("nbclient", reason="nbclient is not installed (extra 'test')")
+    pytest.importorskip("ipykernel", reason="ipykernel is not installed (extra 'test')")
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source)])
+    with pytest.raises(Exception, match=complaint):  # nbclient has its own, and it may be missing
+        notebooks.execute(notebook)

@@ -262,15 +262,21 @@ class Located:
         self.tie = exact & upper_half
         self.over_half = upper_half & ~exact
         self.tiny = ~_at_most(grid(np.full(top.shape, spec.least_normal, np.uint64), spec), self.number) & ~self.zero
-        self._fractions = {}
+        self._fraction = None
 
-    def _floor(self, extra):
-        """The largest code of the finer grid not above the number; at most that of the first point past the top."""
+    def _floor(self, extra, start=None):
+        """The largest code of the finer grid not above the number; at most that of the first point past the top.
+
+        `start` gives the code of the format's own grid below the number, where that is known already."""
         spec = self.spec
-        low = np.zeros(self.beyond.shape, np.uint64)
-        high = np.full(self.beyond.shape, (spec.top + 1) << extra, np.uint64)
-        low = np.where(self.beyond, high, low)
-        high = high + np.uint64(1)
+        if start is None:
+            low = np.zeros(self.beyond.shape, np.uint64)
+            high = np.full(self.beyond.shape, (spec.top + 1) << extra, np.uint64)
+        else:
+            low = start << np.uint64(extra)
+            high = (start + np.uint64(1)) << np.uint64(extra)
+        low = np.where(self.beyond, np.uint64((spec.top + 1) << extra), low)
+        high = np.where(self.beyond, low + np.uint64(1), high)
         while np.any(high - low > 1):
             middle = low + ((high - low) >> np.uint64(1))
             reached = _at_most(grid(middle, spec, extra), self.number)
@@ -278,10 +284,10 @@ class Located:
         return low
 
     def fraction(self, r):
-        """floor(2^r * (how far the number is on its way from the code below to the next one))."""
-        if r not in self._fractions:
-            self._fractions[r] = self._floor(r) - (self.below << np.uint64(r))
-        return self._fractions[r]
+        """floor(2^r * (how far the number is on its way from the code below to the next one)), r <= 32."""
+        if self._fraction is None:
+            self._fraction = self._floor(32, self.below) - (self.below << np.uint64(32))
+        return self._fraction >> np.uint64(32 - r)  # a floor of a floor
 
     def encode(
         self, rounding="nearest-even", overflow="ieee", subnormals="keep", nan="raise", r=32, random=None, count=True

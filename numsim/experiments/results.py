@@ -153,7 +153,7 @@ def parse_result(data: bytes, what: str) -> dict[str, Any]:
         raise RecordError(f"{what} is no numsim result: it has no entry numsim_result. {example}")
     if result["numsim_result"] != _LAYOUT:
         raise RecordError(
-            f"{what} has layout {result['numsim_result']!r}; numsim {__version__} reads layout {_LAYOUT}."
+            f"{what} has layout {_short(result['numsim_result'])}; numsim {__version__} reads layout {_LAYOUT}."
         )
     for key, kind in _TYPES.items():
         if not isinstance(result.get(key), kind):
@@ -172,7 +172,7 @@ def recompute(data: Mapping[str, Any], machine: Any, what: str) -> tuple[Session
     except RecordError:
         raise
     except (NumsimError, TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:  # hostile parameters
-        raise RecordError(f"{what} cannot be recomputed: {error}") from None
+        raise RecordError(f"{what} cannot be recomputed: {' '.join(str(error).split())[:300]}") from None
 
 
 def differences(data: Mapping[str, Any], session: Session, result: Result) -> Iterator[str]:

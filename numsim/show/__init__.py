@@ -183,12 +183,18 @@ def reason(step: Step) -> str:
             return "a change of sign is exact"
         return f"{name} has no -0: +0" if not x.numerator else f"{name} has no sign: below zero becomes {got}"
     if x == NAN:
-        return "NaN stays NaN" if result == NAN else f"{name} has no NaN: {got}"
+        why = _invalid(step)
+        if result != NAN:
+            return f"{why}, and {name} has no NaN: {got}" if why else f"{name} has no NaN: {got}"
+        return f"{why}: NaN" if why else "NaN stays NaN"
     if x.sign and x.numerator and not format.signed:
         return f"{name} has no sign: below zero becomes {got}"
     if not x.denominator:
+        operands = [to_rational(c, format) for c in step.operands]
+        if step.operation == "div" and operands[0].denominator:
+            return f"a number divided by zero: {got}"
         if result.denominator == 0 and result != NAN:
-            return "infinity is exact"
+            return "an infinity stays one" if operands else "infinity is exact"
         return f"{'saturate' if step.policy.overflow == 'saturate' else f'{name} has no infinity'}: {got}"
     if x.numerator == 0:
         if not format.zero:
@@ -197,6 +203,19 @@ def reason(step: Step) -> str:
     if place is None:
         return f"below the least normal number: {step.policy.subnormals} makes it {got}"
     return "it fits, nothing to round" if place.moved == "exact" else _direction(step)
+
+
+def _invalid(step: Step) -> str:
+    """Why an operation without NaN operands gives NaN; "" where an operand is NaN."""
+    operands = [value_text(c, step.format) for c in step.operands]
+    if not operands or "NaN" in operands:
+        return ""
+    if step.operation == "sqrt":
+        return "no root of a number below zero"
+    if step.operation == "fma":
+        return f"{operands[0]} * {operands[1]} + {operands[2]} has no value"
+    sign = {"add": "+", "sub": "-", "mul": "*", "div": "/"}[step.operation]
+    return f"{operands[0]} {sign} {operands[1]} has no value"
 
 
 def _direction(step: Step) -> str:
@@ -242,7 +261,9 @@ def story(step: Step) -> list[str]:
     if place.tie and step.policy.rounding.startswith("nearest"):
         next_up = above + " (which would come next)" * (place.lower == format.max)
         told.append(f"{exact} lies halfway between {below} and {next_up}: a tie.")
-        if not over:
+        if over:
+            told.append(f"The tie goes to {above}{', the even one' * (step.policy.rounding == 'nearest-even')}.")
+        else:
             even = "the even one: its last bit is 0" if format.fraction_bits else "the even code"
             rule = even if step.policy.rounding == "nearest-even" else "away from zero"
             told.append(f"The tie goes to {value_text(step.code, format)}, {rule}.")

@@ -59,7 +59,7 @@ def test_golden_cards(expression: str, format: str, card: str) -> None:
 
 @pytest.mark.parametrize(("expression", "format", "words"), [
     ("70000", "fp16", "Overflow: 70000 is beyond the largest number, 65504; the result is infinity."),
-    ("65520", "fp16", "halfway between 65504 and 65536 (which would come next): a tie."),
+    ("65520", "fp16", "between 65504 and 65536 (which would come next): a tie. The tie goes to 65536, the even one."),
     ("65520", "fp16", "Overflow: rounding takes 65520 past the largest number, 65504"),
     ("464", "e4m3", "The tie goes to 448, the even one"),
     ("-465", "e4m3", "past the most negative number, -448; the result is NaN."),
@@ -74,6 +74,15 @@ def test_golden_cards(expression: str, format: str, card: str) -> None:
     ("-(0)", "e4m3fnuz", "E4M3FNUZ has no -0: +0"),
     ("inf", "e4m3", "E4M3 has no infinity: NaN"),
     ("nan", "fp16", "NaN stays NaN"),
+    ("nan + 1", "fp16", "NaN stays NaN"),
+    ("0/0", "e4m3", "0 / 0 has no value: NaN"),
+    ("inf - inf", "fp16", "infinity - infinity has no value: NaN"),
+    ("fma(0, inf, 1)", "fp16", "0 * infinity + 1 has no value: NaN"),
+    ("sqrt(-2)", "fp16", "no root of a number below zero: NaN"),
+    ("1 / 0", "fp16", "a number divided by zero: infinity"),
+    ("1 / 0", "e4m3", "a number divided by zero: NaN"),
+    ("-1 / 0", "e2m1", "a number divided by zero: the most negative number"),
+    ("1e9 * 2", "fp16", "an infinity stays one"),
     ("e4m3fnuz:0x80", None, "NaN: the code of -0"),
     ("1 - 2048", "bf16", "exact -2047 = -1.1111111|111 x 2^10"),
     ("1 + 2048", "fp16", "So 1 is lost beside 2048."),
@@ -112,7 +121,7 @@ def test_errors_mirror_with_the_sign_of_the_number() -> None:
         assert (plus.relative_error, plus.last.error_ulp) == (minus.relative_error, minus.last.error_ulp)
 
 
-# --- numbers --------------------------------------------------------------------------------------------------------
+# --- numbers ---------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(("x", "shown"), [
     (Fraction(0), "0"), (Fraction(1, 10), "0.1"), (Fraction(-65504), "-65504"), (Fraction(1, 2**24), "2^-24"),
     (Fraction(2) ** 127, "2^127"), (Fraction(1, 1024), "0.0009765625"), (Fraction(2, 3), "0.66666666666666666..."),
@@ -153,7 +162,7 @@ def test_an_error_just_under_half_an_ulp_is_not_half() -> None:
     assert "error -0.50 ulp" in str(explain("2049", "fp16"))
 
 
-# --- colours --------------------------------------------------------------------------------------------------------
+# --- colours ---------------------------------------------------------------------------------------------------------
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True

@@ -217,7 +217,7 @@ def explanation(e: Explanation) -> list[Line]:
     lines += _beside(bits, bits_legend(e.code, format, last.kind))
     for step in dict.fromkeys(e.steps[:-1]):  # the same operand twice is told once
         same = step.error == 0 or step.exact == step.result
-        if step.operation != "neg" and (step.operation not in ("", "code") or not same):
+        if step.operation != "neg" and (step.operation or not same):
             lines += step_line(step)
     lines += exact_line(last)
     if sentences := " ".join(story(last)):

@@ -83,6 +83,7 @@ def test_golden_cards(expression: str, format: str, card: str) -> None:
     ("1 / 0", "e4m3", "a number divided by zero: NaN"),
     ("-1 / 0", "e2m1", "a number divided by zero: the most negative number"),
     ("1e9 * 2", "fp16", "an infinity stays one"),
+    ("e4m3:0x7e + e4m3:0x01", "e4m3", "e4m3:0x7e -> 448 e4m3:0x01 -> 0.001953125 exact 448.001953125 ="),
     ("e4m3fnuz:0x80", None, "NaN: the code of -0"),
     ("1 - 2048", "bf16", "exact -2047 = -1.1111111|111 x 2^10"),
     ("1 + 2048", "fp16", "So 1 is lost beside 2048."),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from numsim import errors, formats, kernels, random
 from numsim._version import __version__
-from numsim.array import Array, add, array, cumsum, div, dot, fma, from_codes, matmul, mul, sqrt, sub, sum
+from numsim.array import Array, array, from_codes
 from numsim.codes import classify, decode, exact, neighbours, pack, ulp, unpack
 from numsim.errors import NumsimError
 from numsim.events import Events
@@ -30,6 +30,7 @@ from numsim.formats import (
     get_format,
     list_formats,
 )
+from numsim.operations import add, cumsum, div, dot, fma, matmul, mul, sqrt, sub, sum
 from numsim.rounding import encode, round_to
 from numsim.traces import SumTrace, trace_sum
 

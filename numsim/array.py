@@ -1,23 +1,17 @@
-"""``Array``: codes and their format, with NumPy manners; and the functions that compute with it."""
+"""``Array``: codes and their format, with NumPy manners. ``operations.py`` has the functions that compute with it."""
 
 from __future__ import annotations
 
-import math
-import numbers
-from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from numsim.accumulate import Order, Plan, products, sums
-from numsim.arithmetic import compute
 from numsim.codes import Codes, check_codes, decode, exact
 from numsim.errors import InputError
 from numsim.events import Events
 from numsim.formats import Format, get_format
-from numsim.random import Draw
 from numsim.rounding import Nan, Overflow, Policy, Rounding, Subnormals, convert, draw_for, encode
 
 
@@ -130,37 +124,39 @@ class Array(np.lib.mixins.NDArrayOperatorsMixin):
 
     # --- arithmetic
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
+        from numsim.operations import UFUNCS
+
         if method == "__call__" and not options:
-            if ufunc.__name__ in _BINARY:
-                return _BINARY[ufunc.__name__](*inputs)
-            if ufunc is np.sqrt:
-                return sqrt(*inputs)
-            if ufunc is np.negative:
-                return negative(self)
-            if ufunc in (np.matmul,):
-                return matmul(*inputs)
-            if ufunc.__name__ in _COMPARISONS:
+            if ufunc.__name__ in UFUNCS:
+                return UFUNCS[ufunc.__name__](*inputs)
+            if ufunc.__name__ in _COMPARISONS:  # of values: exact
                 return ufunc(*(x.values if isinstance(x, Array) else x for x in inputs))
-        known = ", ".join([*_BINARY, *_COMPARISONS, "sqrt", "negative", "matmul"])
         raise TypeError(
             f"np.{ufunc.__name__} ({method}) is not defined on numsim Arrays: rounding would be hidden. "
-            f"Known are {known}. For float64 values: x.values"
+            f"Known are {', '.join([*UFUNCS, *_COMPARISONS])}. For float64 values: x.values"
         )
 
     def sum(self, axis: Any = None, dtype: Any = None, out: None = None, **options: Any) -> Array:
         """``numsim.sum`` with NumPy's signature, so that ``np.sum`` works: sequential, in the array's own format."""
+        from numsim import operations
+
         if dtype is not None or out is not None:
             raise InputError("dtype= and out= are not for Arrays. Example: numsim.sum(x, accumulator='fp32')")
-        return sum(self, axis=axis, **options)
+        return operations.sum(self, axis=axis, **options)
 
     def cumsum(self, axis: Any = None, dtype: Any = None, out: None = None, **options: Any) -> Array:
         """``numsim.cumsum`` with NumPy's signature."""
+        from numsim import operations
+
         if dtype is not None or out is not None:
             raise InputError("dtype= and out= are not for Arrays. Example: numsim.cumsum(x, accumulator='fp32')")
-        return cumsum(self, axis=axis, **options)
+        return operations.cumsum(self, axis=axis, **options)
 
     def dot(self, other: Any, out: None = None) -> Array:
-        return matmul(self, other)
+        return self @ other  # type: ignore[no-any-return]
+
+
+_COMPARISONS = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")
 
 
 def array(values: Any, format: Any, **options: Any) -> Array:
@@ -182,269 +178,3 @@ def from_codes(codes: Any, format: Any) -> Array:
     """
     format = get_format(format)
     return Array(np.array(check_codes(codes, format)), format, "codes given")
-
-
-# --- elementwise ------------------------------------------------------------------------------------------------------
-def _elementwise(
-    operation: str,
-    inputs: tuple[Any, ...],
-    format: Any = None,
-    rounding: Rounding = "nearest-even",
-    overflow: Overflow = "ieee",
-    subnormals: Subnormals = "keep",
-    nan: Nan = "raise",
-    seed: Any = None,
-    random_bits: Any = None,
-    sr_bits: int | None = None,
-    events: Events | None = None,
-) -> Array:
-    arrays = _operands(operation, inputs, mixed=format is not None)
-    result = get_format(format) if format is not None else arrays[0].format
-    policy = Policy(rounding, overflow, subnormals, nan)
-    try:
-        shape = np.broadcast_shapes(*(x.shape for x in arrays))
-    except ValueError:
-        shapes = " and ".join(str(x.shape) for x in arrays)
-        raise InputError(f"{operation}: shapes {shapes} do not broadcast.") from None
-    draw = draw_for(policy, math.prod(shape), shape, seed, random_bits, sr_bits)
-    codes = compute(operation, [x.codes for x in arrays], [x.format for x in arrays], result, policy, draw, events)
-    return Array(codes, result, f"{operation} rounded once to {result}, {rounding}")
-
-
-def add(x: Any, y: Any, **options: Any) -> Array:
-    """x + y, exact, then rounded once.
-
-    Rules: IEEE 754 for NaN, infinities and signed zeros; ``rounding``, ``overflow``, ``subnormals``, ``nan``, ``seed``,
-    ``random_bits``, ``sr_bits``, ``events`` as for ``encode``; ``format=`` is the format of the result, by default that
-    of the operands, which must agree unless ``format`` is given.
-
-    >>> one = array(1.0, "e4m3")
-    >>> add(one, array(0.0625, "e4m3")), add(one, array(0.0625, "e4m3"), rounding="up")
-    (Array(1.0, format='e4m3fn'), Array(1.125, format='e4m3fn'))
-    """
-    return _elementwise("add", (x, y), **options)
-
-
-def sub(x: Any, y: Any, **options: Any) -> Array:
-    """x - y, rounded once; options as for ``add``."""
-    return _elementwise("sub", (x, y), **options)
-
-
-def mul(x: Any, y: Any, **options: Any) -> Array:
-    """x * y, rounded once; options as for ``add``."""
-    return _elementwise("mul", (x, y), **options)
-
-
-def div(x: Any, y: Any, **options: Any) -> Array:
-    """x / y, rounded once; options as for ``add``."""
-    return _elementwise("div", (x, y), **options)
-
-
-def sqrt(x: Any, **options: Any) -> Array:
-    """The square root, rounded once; options as for ``add``."""
-    return _elementwise("sqrt", (x,), **options)
-
-
-def fma(x: Any, y: Any, z: Any, **options: Any) -> Array:
-    """x * y + z with one rounding; options as for ``add``.
-
-    >>> x, y, z = (array([float.fromhex(h)], "fp16") for h in ("0x1.c64p-1", "0x1.8ccp+1", "-0x1.9dp+9"))
-    >>> fma(x, y, z)  # computed in float32 and rounded again it would be -823.0
-    Array([-823.5], format='fp16')
-    """
-    return _elementwise("fma", (x, y, z), **options)
-
-
-def negative(x: Array) -> Array:
-    """-x: the sign bit flipped, nothing rounded (NaN stays as it is; -0 becomes +0 where it does not exist)."""
-    if not x.format.signed:
-        raise InputError(f"{x.format} is unsigned: it has no negative numbers.")
-    flipped = x.codes ^ x.codes.dtype.type(x.format.sign_mask)
-    keep = np.isnan(x.values)
-    if x.format.specials == "fnuz":
-        keep = keep | (x.codes == 0)
-    return Array(np.where(keep, x.codes, flipped), x.format, "negative")
-
-
-# --- sums -------------------------------------------------------------------------------------------------------------
-def sum(
-    x: Any,
-    *,
-    axis: int | None = None,
-    accumulator: Any = None,
-    order: Order = "sequential",
-    rounding: Rounding = "nearest-even",
-    overflow: Overflow = "ieee",
-    subnormals: Subnormals = "keep",
-    seed: Any = None,
-    random_bits: Any = None,
-    sr_bits: int | None = None,
-) -> Array:
-    """The sum along an axis (None: of all elements in C order); see ``numsim.accumulate`` for what is rounded when.
-
-    Parameters: ``accumulator``, by default the array's own format; ``order`` "sequential", "pairwise" or "kahan".
-    Raises ``InputError`` for an axis that is not there. Cost: some 10^8 additions a second and core.
-
-    >>> ones = array(np.ones(4096), "fp16")
-    >>> sum(ones), sum(ones, order="pairwise"), sum(ones, accumulator="fp32")
-    (Array(2048.0, format='fp16'), Array(4096.0, format='fp16'), Array(4096.0, format='fp32'))
-    """
-    x = _one("sum", x)
-    plan = _plan((x.format,), accumulator, None, order, Policy(rounding, overflow, subnormals))
-    codes = _along("sum", x, axis)
-    draw = _draws(plan, codes.size, seed, random_bits, sr_bits)
-    return Array(sums([codes], plan, draw), plan.accumulator, plan.how)
-
-
-def cumsum(
-    x: Any,
-    *,
-    axis: int | None = None,
-    accumulator: Any = None,
-    order: Order = "sequential",
-    rounding: Rounding = "nearest-even",
-    overflow: Overflow = "ieee",
-    subnormals: Subnormals = "keep",
-    seed: Any = None,
-    random_bits: Any = None,
-    sr_bits: int | None = None,
-) -> Array:
-    """Running sums; options as for ``sum``, orders "sequential" and "kahan".
-
-    >>> cumsum(array([256.0, 1.0, 1.0], "bf16"))
-    Array([256.0, 256.0, 256.0], format='bf16')
-    """
-    x = _one("cumsum", x)
-    plan = _plan((x.format,), accumulator, None, order, Policy(rounding, overflow, subnormals))
-    codes = _along("cumsum", x, axis)
-    draw = _draws(plan, codes.size, seed, random_bits, sr_bits)
-    trail = sums([codes], plan, draw, trail=True)
-    if axis is not None and x.ndim:
-        trail = np.moveaxis(trail, -1, axis)
-    return Array(trail, plan.accumulator, plan.how)
-
-
-def dot(
-    x: Any,
-    y: Any,
-    *,
-    product: Any = None,
-    accumulator: Any = None,
-    order: Order = "sequential",
-    rounding: Rounding = "nearest-even",
-    overflow: Overflow = "ieee",
-    subnormals: Subnormals = "keep",
-    seed: Any = None,
-    random_bits: Any = None,
-    sr_bits: int | None = None,
-) -> Array:
-    """The dot product of equally shaped Arrays along their last axis.
-
-    Parameters: ``product`` is the format that each product is rounded to, by default the accumulator's, or "exact" for
-    products that are not rounded (a chain of fma); ``accumulator``, by default the operands' format. The rest as for
-    ``sum``.
-
-    >>> x = array(np.full(512, 1 / 512), "e4m3")
-    >>> dot(x, array(np.ones(512), "e4m3")), dot(x, array(np.ones(512), "e4m3"), accumulator="fp32")
-    (Array(0.03125, format='e4m3fn'), Array(1.0, format='fp32'))
-    """
-    x, y = _operands("dot", (x, y), mixed=accumulator is not None)
-    if x.ndim == 0 or x.shape != y.shape:
-        raise InputError(f"dot: shapes {x.shape} and {y.shape}: both need the same shape with at least one axis.")
-    plan = _plan((x.format, y.format), accumulator, product, order, Policy(rounding, overflow, subnormals))
-    draw = _draws(plan, x.size, seed, random_bits, sr_bits)
-    return Array(sums([x.codes, y.codes], plan, draw), plan.accumulator, plan.how)
-
-
-def matmul(
-    x: Any,
-    y: Any,
-    *,
-    product: Any = None,
-    accumulator: Any = None,
-    order: Order = "sequential",
-    rounding: Rounding = "nearest-even",
-    overflow: Overflow = "ieee",
-    subnormals: Subnormals = "keep",
-    seed: Any = None,
-    random_bits: Any = None,
-    sr_bits: int | None = None,
-) -> Array:
-    """The matrix product of Arrays (..., M, K) and (..., K, N), vectors as in NumPy; options as for ``dot``.
-
-    Every output is one sum over k in index order (or pairwise, or Kahan); no BLAS.
-    Cost: some 10^9 multiply-adds a second on two cores for nearest-even, one format throughout.
-
-    >>> a = array(np.ones((1, 4096)), "fp16")
-    >>> (a @ a.T).values, (a @ a.T).how
-    (array([[2048.]]), 'sequential sum in fp16, products rounded to fp16, nearest-even')
-    """
-    x, y = _operands("matmul", (x, y), mixed=accumulator is not None)
-    row, column = x.ndim == 1, y.ndim == 1
-    a = x.codes[None, :] if row else x.codes
-    b = y.codes[:, None] if column else y.codes
-    if a.ndim < 2 or b.ndim < 2 or a.shape[-1] != b.shape[-2]:
-        raise InputError(f"matmul: shapes {x.shape} and {y.shape}: (..., M, K) and (..., K, N) are needed.")
-    try:
-        shape = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
-    except ValueError:
-        raise InputError(f"matmul: batch shapes {a.shape[:-2]} and {b.shape[:-2]} do not broadcast.") from None
-    plan = _plan((x.format, y.format), accumulator, product, order, Policy(rounding, overflow, subnormals))
-    count = math.prod(shape) * a.shape[-2] * a.shape[-1] * b.shape[-1]
-    draw = _draws(plan, count, seed, random_bits, sr_bits)
-    codes = products(a, b, plan, draw)
-    codes = codes[..., 0, :] if row else codes
-    return Array(codes[..., 0] if column else codes, plan.accumulator, plan.how)
-
-
-# --- helpers ----------------------------------------------------------------------------------------------------------
-def _operands(operation: str, inputs: tuple[Any, ...], mixed: bool) -> list[Array]:
-    """Arrays as given; plain numbers and float arrays rounded to the format of the Arrays beside them."""
-    formats = {x.format for x in inputs if isinstance(x, Array)}
-    example = "Example: x.astype('fp32') + y, or numsim.add(x, y, format='fp32')"
-    if not formats:
-        raise InputError(f"{operation}: no operand is a numsim Array. Example: numsim.array([0.1, 0.2], 'bf16')")
-    if len(formats) > 1 and not mixed:
-        names = " and ".join(sorted(f.name for f in formats))
-        raise InputError(f"{operation}: operands have formats {names}; which one should the result have? {example}")
-    if len(formats) > 1 and not all(isinstance(x, Array) for x in inputs):
-        raise InputError(f"{operation}: beside Arrays of several formats a plain number has no format. {example}")
-    format = next(iter(formats))
-    for x in inputs:
-        if not isinstance(x, (Array, numbers.Number, np.ndarray, np.generic, str, list, tuple)):
-            raise InputError(f"{operation}: {type(x).__name__} is no operand. {example}")
-    return [x if isinstance(x, Array) else array(x, format) for x in inputs]
-
-
-def _one(operation: str, x: Any) -> Array:
-    if not isinstance(x, Array):
-        raise InputError(f"{operation} takes an Array, not {type(x).__name__}. "
-                         f"Example: numsim.{operation}(numsim.array([0.1, 0.2], 'bf16'))")  # fmt: skip
-    return x
-
-
-def _along(operation: str, x: Array, axis: int | None) -> Codes:
-    if axis is None or x.ndim == 0:
-        return x.codes.reshape(-1)
-    if not isinstance(axis, (int, np.integer)) or not -x.ndim <= axis < x.ndim:
-        raise InputError(f"{operation}: axis={axis!r} of an Array of shape {x.shape}: allowed are None and "
-                         f"{-x.ndim} to {x.ndim - 1}.")  # fmt: skip
-    return np.moveaxis(x.codes, axis, -1)
-
-
-def _plan(inputs: tuple[Format, ...], accumulator: Any, product: Any, order: str, policy: Policy) -> Plan:
-    target = get_format(accumulator) if accumulator is not None else inputs[0]
-    if len(inputs) == 1 or product == "exact":
-        rounded = None
-    else:
-        rounded = get_format(product) if product is not None else target
-    return Plan(inputs, target, rounded, order, policy)
-
-
-def _draws(plan: Plan, terms: int, seed: Any, random_bits: Any, sr_bits: int | None) -> Draw | None:
-    count = terms * plan.uses
-    return draw_for(plan.policy, count, (count,), seed, random_bits, sr_bits)
-
-
-_BINARY: dict[str, Callable[..., Array]] = {"add": add, "subtract": sub, "multiply": mul, "divide": div}
-_COMPARISONS = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from numsim.array import Array, cumsum
+from numsim.array import Array
 from numsim.codes import exact, ulp
 from numsim.errors import InputError
+from numsim.operations import cumsum
 
 
 @dataclass(frozen=True, eq=False)

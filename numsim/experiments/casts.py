@@ -14,7 +14,7 @@ from numsim.errors import InputError
 from numsim.experiments.experiment import Experiment, Result, Session, Table, cell, check_formats, listed
 from numsim.formats import FP32, FP64, Format, get_format
 from numsim.machines.question import ask
-from numsim.random import bits
+from numsim.random import bits, check_seed
 from numsim.rounding import encode
 
 Codes = npt.NDArray[Any]
@@ -87,6 +87,7 @@ def run(session: Session, *, formats: Sequence[str] = _FORMATS, every_number: bo
     )  # fmt: skip
     if not isinstance(every_number, bool):
         raise InputError(f"every_number={every_number!r}: allowed are True and False. Example: {_EXAMPLE}")
+    seed = check_seed(seed)
     famous = [(row, *_famous(session, row)) for row in ROWS if get_format(row.target) in chosen]
     counts = {
         (f, source): _differences(session, f, source, boundaries(f, source, every_number, seed))
@@ -168,13 +169,13 @@ def _around(codes: Codes, format: Format) -> Codes:
 
 
 def _ranks(format: Format, every_number: bool, seed: int) -> list[int]:
-    first, last = format.rank(0), format.max_rank + 2
+    last = format.max_rank + 2
     if format.bits <= 8 or every_number:
-        return list(range(first, last + 1))
+        return list(range(last + 1))  # from 0, which E8M0 does not have
     powers = range(0, last + 1, 1 << format.fraction_bits)
     near = {p + d for p in powers for d in (-2, -1, 0, 1)} | {0, 1, 2, 3, last - 3, last - 2, last - 1, last}
     drawn = {bits(seed, i) % last for i in range(200)}
-    return sorted(r for r in near | drawn if first <= r <= last)
+    return sorted(r for r in near | drawn if 0 <= r <= last)
 
 
 # --- what is asked ---------------------------------------------------------------------------------------------------

@@ -261,8 +261,8 @@ EXPERIMENT = Experiment(
         "its range with 3 bits of significand, so that its numbers lie 8 times as far apart."
     ),
     explanation=(
-        "FP16 loses small gradients, BF16 loses small updates: an optimizer's step is often a thousandth of the weight "
-        "or less, under half of BF16's spacing, and rounding to nearest then undoes it every single time. "
+        "FP16 loses small gradients, BF16 loses small updates: once an optimizer's step is a thousandth of the weight "
+        "or less, it is under half of BF16's spacing, and rounding to nearest undoes it every single time. "
         "A master copy in FP32 collects what the 16-bit copy cannot show yet; Kahan compensation keeps the lost part "
         "in a second 16-bit number; stochastic rounding moves the weight seldom but by a whole step, right on average. "
         "At small enough updates FP16 stands still just as well (here at 0.0001), and at large ones neither does."

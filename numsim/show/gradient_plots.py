@@ -35,7 +35,12 @@ Drawn = list[tuple[str, Picture, str]]
 
 
 # --- underflow -------------------------------------------------------------------------------------------------------
-_FATES = {"zero": (VERMILLION, "////"), "subnormal": (SKY, "\\\\\\\\"), "normal": (BLUE, ""), "overflow": (PURPLE, "xxxx")}
+_FATES = {
+    "zero": (VERMILLION, "////"),
+    "subnormal": (SKY, "\\\\\\\\"),
+    "normal": (BLUE, ""),
+    "overflow": (PURPLE, "xxxx"),
+}
 
 
 def underflow(result: Result, style: str = "page") -> Drawn:
@@ -77,7 +82,7 @@ def _histograms(result: Result, style: str) -> tuple[str, Picture, str]:
                 )
         zero = series["zero_at_scale_1"][name][kind][str(step)]
         axes.text(
-            edges["normal"] - 0.7, 0.9, f"step {step}\n{percent(zero)} become zero", ha="right", va="top",
+            min(edges["normal"], right) - 0.7, 0.9, f"step {step}\n{percent(zero)} become zero", ha="right", va="top",
             transform=axes.get_xaxis_transform(),
             fontweight="bold" if step == series["step"] else "normal",
         )  # fmt: skip
@@ -96,7 +101,7 @@ def _histograms(result: Result, style: str) -> tuple[str, Picture, str]:
     bar.set_ylim(0, 100)
     ticks(bar.xaxis, [0], ["zeros"])
     ticks(bar.yaxis, [], [])
-    places = sorted({-56, -48, -40, -32, edges["zero"], edges["subnormal"], 0, format.emax + 1})
+    places = [p for p in sorted({-56, -48, -40, -32, *edges.values(), 0}) if left <= p <= right]
     ticks(axes.xaxis, places, [power(p) for p in places])
     axes.set_xlabel(f"size of the gradient; the bands are the ranges of {format.title}")
     main = sentence(
@@ -205,12 +210,13 @@ def _weights(result: Result, style: str) -> tuple[str, Picture, str]:
                 labels.append((path["Kahan"][-1], "Kahan", PURPLE))
             axes.plot(path["FP32 master"], color=BLACK, linewidth=type_size(style) * 0.1)
             labels.append((path["FP32 master"][-1], "FP32 master", BLACK))
-            axes.set_title(f"updates of {update:g}; cures in {cured}", fontweight="normal")
         for name, path in plain.items():
             shape = look(name, names)
             axes.plot(path, color=shape.color, linestyle=shape.linestyle)
             axes.plot(steps, path[-1], color=shape.color, marker=shape.marker, clip_on=False, zorder=5)
             labels.append((path[-1], f"{name} plain", shape.color))
+        cures = f"; cures in {cured}" if cured is not None else ""
+        axes.set_title(f"updates of {update:g}{cures}", fontweight="normal")
         axes.set_xlim(0, steps)
         axes.set_ylim(1 - 0.08 * steps * update, 1 + 1.12 * steps * update)
         axes.set_xlabel("updates")

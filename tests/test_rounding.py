@@ -145,34 +145,80 @@ def test_formats_nobody_has(name, implementation):
     check_policies(inputs.in_range(patterns, spec), spec, [p for p in IN_RANGE if p[2] == "keep"])
 
 
-@pytest.mark.parametrize(
-    ("specials", "signed"),
-    [("fn", True), ("fnuz", True), ("finite", True), ("ieee", True), ("fn", False), ("finite", False), ("ieee", False)],
-)
-def test_ones_own_formats(specials, signed, implementation):
-    mine = numsim.Format("mine", 4, 2, 9, specials=specials, signed=signed)
-    top = {"ieee": 0x3B, "fn": 0x3E, "fnuz": 0x3F, "finite": 0x3F}[specials]
-    kinds = {"ieee": "above inf", "fn": "magnitude", "fnuz": "code", "finite": "none"}
-    nan = {"ieee": 0x3E, "fn": 0x3F, "fnuz": 0x40, "finite": None}[specials]
-    infinity = 0x3C if specials == "ieee" else None
-    zero = signed and specials != "fnuz"
-    spec = oracle.Spec("mine", 4, 2, 9, top, infinity, nan, kinds[specials], signed=signed, negative_zero=zero)
-    patterns = inputs.boundaries(spec, 64)
-    if implementation == "reference":
-        patterns = np.random.default_rng(5).choice(patterns, 100)
-    located = oracle.Located(patterns, spec)
-    for rounding, overflow, subnormals in POLICIES:
-        for nan in ("zero", "max") if spec.nan is None else ("raise",):
-            options = {"rounding": rounding, "overflow": overflow, "subnormals": subnormals, "nan": nan}
-            expected, happened = located.encode(**options)
-            seen = numsim.Events()
-            got = numsim.encode(inputs.as_float(patterns), mine, events=seen, **options)
-            assert_same(got, expected, patterns, spec, options)
-            assert vars(seen) == happened, options
-            if rounding == "nearest-even":  # has a kernel of its own, which counts nothing
-                assert_same(
-                    numsim.encode(inputs.as_float(patterns), mine, **options), expected, patterns, spec, options
-                )
+OWN = [
+    # (exponent bits, fraction bits, bias, specials, signed, zero)
+    *((4, 2, 9, specials, signed, True) for specials in ("ieee", "fn", "finite") for signed in (True, False)),
+    (4, 2, 9, "fnuz", True, True),
+    (2, 1, 1, "ieee", True, True),
+    # one bit of precision: ties go to the even code, not to an even significand
+    *((4, 0, bias, specials, True, True) for bias in (6, 7) for specials in ("fn", "fnuz", "finite")),
+    (4, 0, 7, "finite", False, True),
+    # no zero
+    (4, 0, 6, "fn", False, False),
+    (4, 0, 7, "finite", False, False),
+    (4, 2, 9, "fn", False, False),
+    (3, 3, 127, "finite", False, False),
+    # one exponent bit, or none to speak of
+    (1, 3, 1, "finite", True, True),
+    (1, 2, 0, "fnuz", True, True),
+    (1, 0, 0, "finite", True, True),
+    (1, 0, 0, "fn", True, True),  # nothing but zeros
+    # at the edges of float32 and float64, whose subnormals are normal here and the other way round
+    (5, 2, 140, "ieee", True, True),
+    (5, 2, 147, "fn", True, True),
+    (5, 2, -90, "finite", True, True),
+    (5, 2, 125, "ieee", True, True),
+    (6, 3, 1060, "ieee", True, True),
+    (6, 3, 1072, "finite", False, True),
+    (6, 3, -940, "fnuz", True, True),
+    (6, 3, 1021, "ieee", True, True),
+    (6, 2, 1023, "ieee", True, True),
+]
+
+
+def own_spec(exponent, fraction, bias, specials, signed, zero):
+    whole = 1 << (exponent + fraction)
+    infinity = whole - (1 << fraction) if specials == "ieee" else None
+    top = {"ieee": (infinity or 0) - 1, "fn": whole - 2, "fnuz": whole - 1, "finite": whole - 1}[specials]
+    nan = {"ieee": (infinity or 0) + (1 << fraction >> 1), "fn": whole - 1, "fnuz": whole, "finite": None}[specials]
+    nans = {"ieee": "above inf", "fn": "magnitude", "fnuz": "code", "finite": "none"}[specials]
+    minus_zero = signed and specials != "fnuz"
+    return oracle.Spec("own", exponent, fraction, bias, top, infinity, nan, nans, signed, minus_zero, zero)
+
+
+@pytest.mark.parametrize("fields", OWN, ids=str)
+def test_ones_own_formats(fields, implementation):
+    exponent, fraction, bias, specials, signed, zero = fields
+    own = numsim.Format("own", exponent, fraction, bias, signed=signed, specials=specials, zero=zero)
+    spec = own_spec(*fields)
+    for width in WIDTHS:
+        patterns = inputs.boundaries(spec, width)
+        if implementation == "reference":
+            patterns = np.random.default_rng(5).choice(patterns, 60)
+        back = width == 64 or own.fits(numsim.FP32)
+        for part in (patterns, inputs.in_range(patterns, spec))[: 1 + (implementation == "kernel")]:
+            located, floats = oracle.Located(part, spec), inputs.as_float(part)
+            for i, (rounding, overflow, subnormals) in enumerate(POLICIES):
+                if i % 5 and (overflow, subnormals) != ("ieee", "keep"):
+                    continue
+                nan = ("zero", "max")[i % 2] if spec.nan is None else "raise"
+                options = {"rounding": rounding, "overflow": overflow, "subnormals": subnormals, "nan": nan}
+                expected, happened = located.encode(**options)
+                assert_same(numsim.encode(floats, own, **options), expected, part, spec, options)
+                seen = numsim.Events()
+                assert_same(numsim.encode(floats, own, events=seen, **options), expected, part, spec, options)
+                assert vars(seen) == happened, options
+                if back:
+                    right = oracle.to_bits(expected, spec, width)
+                    got = numsim.round_to(floats, own, **options)
+                    assert_same(inputs.as_bits(got), right, part, spec, options)
+            random = random_for(located, 16, seed=2)
+            given = {"rounding": "stochastic", "random_bits": random.astype(np.uint16), **nan_rule(spec)}
+            expected = located.encode("stochastic", r=16, random=random, **nan_rule(spec), count=False)[0]
+            assert_same(numsim.encode(floats, own, **given), expected, part, spec, "stochastic")
+            if back:
+                got = numsim.round_to(floats, own, **given)
+                assert_same(inputs.as_bits(got), oracle.to_bits(expected, spec, width), part, spec, "stochastic")
 
 
 @pytest.mark.parametrize("length", [*range(20), 31, 32, 33, 63, 64, 65, 127, 129, 255, 257, 1023])

@@ -65,7 +65,7 @@ class Parser(argparse.ArgumentParser):
             near = f": {'known are' if found is options else 'did you mean'} --{', --'.join(found)}"
             near += "." if found is options else "?"
             message = f"unknown option {unknown[1]}"
-        raise InputError(f"{message}{near} Try: {self.prog} --help")
+        raise InputError(f"{message}{near or '.'} Try: {self.prog} --help")
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):

@@ -252,7 +252,8 @@ MATMULS = [
     (("bf16", "bf16"), "bf16", "fp32"), (("bf16", "fp16"), None, "bf16"), (("fp32", "fp32"), "fp32", "fp32"),
     (("fp32", "fp32"), None, "fp32"), (("tf32", "tf32"), None, "fp32"), (("e4m3fn", "e5m2"), None, "fp16"),
     (("e4m3fn", "e4m3fn"), "e4m3fn", "fp32"), (("e4m3fn", "e4m3fn"), "e5m2", "fp16"),
-    (("e2m1", "e2m1"), None, "e4m3fn"), (("e2m1", "e3m2"), "e2m3", "e3m2"), (("e4m3fnuz", "e4m3fnuz"), "e4m3fnuz", "e4m3fnuz"),
+    (("e2m1", "e2m1"), None, "e4m3fn"), (("e2m1", "e3m2"), "e2m3", "e3m2"),
+    (("e4m3fnuz", "e4m3fnuz"), "e4m3fnuz", "e4m3fnuz"),
     (("fp64", "fp64"), None, "fp64"), (("fp64", "fp64"), "fp64", "fp64"), (("fp16", "fp32"), None, "fp64"),
     (("fp32", "fp32"), "fp16", "fp64"), (("fp16", "fp16"), "fp64", "fp16"),
 ]  # fmt: skip

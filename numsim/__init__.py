@@ -8,6 +8,7 @@ from numsim.array import Array, array, from_codes
 from numsim.codes import classify, decode, exact, neighbours, pack, ulp, unpack
 from numsim.errors import NumsimError
 from numsim.events import Events
+from numsim.explain import Explanation, explain
 from numsim.formats import (
     BF16,
     E2M1,
@@ -54,6 +55,7 @@ __all__ = [
     "UE4M3",
     "Array",
     "Events",
+    "Explanation",
     "Format",
     "NumsimError",
     "SumTrace",
@@ -68,6 +70,7 @@ __all__ = [
     "encode",
     "errors",
     "exact",
+    "explain",
     "fma",
     "formats",
     "from_codes",

@@ -13,7 +13,8 @@ import pytest
 
 import numsim
 from numsim.errors import FormatError, InputError
-from numsim.explain import MAX_LENGTH, MAX_OPERATIONS, explain, parse
+from numsim.explain import explain
+from numsim.expression import MAX_LENGTH, MAX_OPERATIONS, parse
 from numsim.formats import Format, get_format, list_formats
 from numsim.rounding import OVERFLOWS, ROUNDINGS, SUBNORMALS
 from numsim.values import NAN, as_fraction, to_rational

@@ -12,7 +12,9 @@ from numsim.cli import FINE, _output, add_output
 from numsim.errors import InputError
 from numsim.formats import SPECIALS, Format, get_format, list_formats
 from numsim.rounding import encode
-from numsim.show import code_dict, exact_decimal, fraction_text, hex_code, power_of_two, short, text
+from numsim.show import text
+from numsim.show.numbers import exact_decimal, fraction_text, hex_code, power_of_two, short
+from numsim.show.record import code_dict
 from numsim.show.text import Line, Span
 
 

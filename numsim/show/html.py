@@ -11,7 +11,9 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from numsim.formats import Format
-from numsim.show import bit_fields, headline, sentence, text
+from numsim.show import text
+from numsim.show.numbers import bit_fields
+from numsim.show.words import headline, sentence
 
 if TYPE_CHECKING:
     from numsim.explain import Explanation

@@ -8,19 +8,8 @@ from typing import IO, TYPE_CHECKING, NamedTuple
 
 from numsim.formats import Format
 from numsim.rounding import Policy
-from numsim.show import (
-    bit_fields,
-    both_neighbours,
-    digits_for,
-    event,
-    headline,
-    hex_code,
-    reason,
-    short,
-    signed,
-    story,
-    value_text,
-)
+from numsim.show.numbers import bit_fields, both_neighbours, digits_for, hex_code, short, signed, value_text
+from numsim.show.words import event, headline, reason, story
 from numsim.values import as_fraction
 
 if TYPE_CHECKING:

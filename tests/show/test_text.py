@@ -10,7 +10,8 @@ import pytest
 
 from numsim.explain import explain
 from numsim.formats import list_formats
-from numsim.show import digits_for, exact_decimal, short, signed, text
+from numsim.show import text
+from numsim.show.numbers import digits_for, exact_decimal, short, signed
 
 TENTH = """\
 0.1 in BF16 is 0.10009765625 = 205/2048 exactly        code 0x3dcd, normal

@@ -41,7 +41,7 @@ MEANING = {
 
 
 class Row(NamedTuple):
-    """A famous input: what to ask, which rule gives something else (for a policy: what), and who says so."""
+    """A famous input: what to ask, which rule gives something else (or, given by hand, what), and who does."""
 
     text: str
     value: float
@@ -69,8 +69,8 @@ ROWS = (
     Row("3", 3.0, "fp32", "e8m0", "ties away", "ml_dtypes, torch"),
     Row("1.5 x 2^127", 1.5 * 2.0**127, "fp32", "e8m0", "ties away", "ml_dtypes, torch"),
     Row("0", 0.0, "fp32", "e8m0", "policy", "ml_dtypes", "NaN"),
-    Row("-1", -1.0, "fp32", "e8m0", "policy", "torch", "1"),
-    Row("1.25 x 2^-127", 1.25 * 2.0**-127, "fp32", "e8m0", "policy", "ml_dtypes, torch", "2^-126"),
+    Row("-1", -1.0, "fp32", "e8m0", "no sign", "torch", "1"),
+    Row("1.25 x 2^-127", 1.25 * 2.0**-127, "fp32", "e8m0", "rounds up", "ml_dtypes, torch", "2^-126"),
     Row("NaN (as zero)", math.nan, "fp32", "e2m1", "policy", "ml_dtypes", "-0"),
 )  # fmt: skip
 

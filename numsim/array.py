@@ -79,6 +79,9 @@ class Array(np.lib.mixins.NDArrayOperatorsMixin):
     def __float__(self) -> float:
         return float(self.values)
 
+    def __int__(self) -> int:
+        return int(self.fraction())
+
     def fraction(self) -> Fraction:
         """The exact value of a single number."""
         return exact(self.codes, self.format)

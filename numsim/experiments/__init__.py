@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import difflib
 from importlib import import_module
+from typing import Any
 
 from numsim.errors import InputError
-from numsim.experiments.experiment import Experiment
+from numsim.experiments.experiment import Experiment, Result, Session
 
 _MODULES = {
     "swamping": "numsim.experiments.swamping",
@@ -40,3 +41,20 @@ def get_experiment(name: str) -> Experiment:
     near = [_HINTS[key]] if key in _HINTS else difflib.get_close_matches(key, _MODULES, n=2, cutoff=0.5)
     hint = f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(_MODULES)}."
     raise InputError(f"unknown experiment {name[:60]!r}: {hint} Example: numsim run swamping")
+
+
+def run(name: str, machine: str = "emulated", **parameters: Any) -> Result:
+    """Run an experiment and return what it found; parameters that are not given have their defaults.
+
+    Raises ``InputError`` for unknown names and parameters, ``UnavailableError`` for a machine that cannot run here.
+
+    >>> run("swamping", terms=4096).answer
+    '2048'
+    """
+    from numsim.machines import get_machine
+
+    experiment = get_experiment(name)
+    if unknown := set(parameters) - set(experiment.defaults):
+        known = ", ".join(experiment.defaults)
+        raise InputError(f"{name} has no parameter {', '.join(sorted(unknown))}: it has {known}.")
+    return experiment.run(Session(get_machine(machine)), **{**experiment.defaults, **parameters})

@@ -253,7 +253,8 @@ class Progress:
     def say(self, what: str) -> None:
         if sys.stderr is not None and sys.stderr.isatty():
             self.clear()
-            sys.stderr.write(f"{self.head}: {what} ..."[:78])
+            # the cursor goes back, so that whatever else writes to stderr writes over this line
+            sys.stderr.write(f"{self.head}: {what} ..."[:78] + "\r")
             sys.stderr.flush()
             Progress._shown = True
 

@@ -156,7 +156,10 @@ def compare(
     reasons: dict[str, tuple[str, str]] = {}
     labels, reason_names = np.zeros(a.shape, np.int32), [""]
     if looked_at.any():
-        labels, reason_names, reasons = _label(question, (a, b), machines, looked_at)
+        sides = [a, b]
+        if nan == "mask":  # the sign and payload of a NaN are no part of a prediction either
+            sides = [np.where(_is_nan(c, format), format.nan_code or 0, c).astype(c.dtype) for c in sides]
+        labels, reason_names, reasons = _label(question, sides, machines, looked_at)
     counts = np.bincount(labels[looked_at], minlength=1).tolist()
     documented: Counter[str] = Counter()
     for number, count in enumerate(counts[1:], start=1):
@@ -231,7 +234,7 @@ def _label(q: Question, answers: Sequence[Codes], machines: Sequence[str], where
     except NumsimError:  # the emulator refuses (a NaN without a code): nothing can be predicted
         return labels, names, meanings
     pairs = np.stack([np.where(where, side, -1)[where] for side, _ in sides], axis=-1)
-    for pair in {tuple(p) for p in np.unique(pairs, axis=0).tolist()}:
+    for pair in map(tuple, np.unique(pairs, axis=0).tolist()):
         quirks = [k for number, (_, sets) in zip(pair, sides, strict=True) if number > 0 for k in sets[number]]
         if -1 in pair or not quirks:
             continue

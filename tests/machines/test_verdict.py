@@ -74,6 +74,16 @@ def test_nans_are_a_class_of_their_own():
         compare(q, EMULATED.answer(q), answer(other), nan="quiet")
 
 
+def test_payloads_do_not_hide_a_reason():
+    """A NaN of another payload beside a documented difference: the model still fits."""
+    q = cast([float("nan"), -431.99999999999994], "e4m3")
+    v = compare(q, EMULATED.answer(q), answer(np.array([0xFF, 0xFE], np.uint8), "ml_dtypes"))
+    assert (v.nan, dict(v.documented), v.ok) == (1, {"rounds twice": 1}, True)
+    v = compare(q, EMULATED.answer(q), answer(np.array([0xFF, 0xFE], np.uint8), "ml_dtypes"), nan="bits")
+    assert (v.nan, dict(v.documented), v.unexplained) == (0, {"rounds twice": 1}, 1)
+    assert "0x7f = nan against 0xff = nan" in str(v.shown[0])
+
+
 def test_documented_means_predicted():
     q = cast([-431.99999999999994, 1 + 2.0**-4 + 2.0**-40, 0.1], "e4m3")
     library = get_machine("ml_dtypes").answer(q)

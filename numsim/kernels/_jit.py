@@ -29,7 +29,16 @@ _announced = False
 
 def jit(function: Any) -> Any:
     """Compile for whole arrays: without the GIL, floating point as written, kept on disk."""
-    kernel = numba.njit(nogil=True, fastmath=False, error_model="numpy")(function)
+    return _compiled(function)
+
+
+def part(function: Any) -> Any:
+    """Compile for use within the loops of other kernels: a call that is left there keeps a loop from vectorising."""
+    return _compiled(function, forceinline=True)
+
+
+def _compiled(function: Any, **options: Any) -> Any:
+    kernel = numba.njit(nogil=True, fastmath=False, error_model="numpy", **options)(function)
     if hasattr(kernel, "_cache"):
         kernel._cache = _DiskCache(function)
     return kernel

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from numsim.kernels import random as fast_random
-from numsim.kernels._jit import as_bits, as_float, jit, left, right
+from numsim.kernels._jit import as_bits, as_float, jit, left, part, right
 
 BLOCK = 1024  # numbers that are read before any of them is written, so that a result may replace its number
 
@@ -69,7 +69,7 @@ class Plan(NamedTuple):
     draw_left: Any
 
 
-@jit
+@part
 def unpack(p):
     """The plan from an array: a named tuple would cost 3 microseconds a call."""
     return Plan(p[0], p[1], p[2], p[3], p[4], p[5], p[6], p[7], p[8], p[9], p[10], p[11], p[12], p[13], p[14], p[15],
@@ -88,15 +88,15 @@ def loops(u: Any, i: Any, width: int, fraction_bits: int) -> SimpleNamespace:
     INTEGERS = u((BIAS + fraction_bits) << fraction_bits)  # 2^F: from here on floats are spaced by 1
     SUBNORMAL = u((BIAS + fraction_bits - 1) << fraction_bits)
     ZERO, ONE = u(0), u(1)
-    LAST, MOST, WORD = u(width - 1), u(width + 31), u(32)
+    LAST, MOST, WORD, TOP = u(width - 1), u(width + 31), u(32), np.uint32(31)
 
-    @jit
+    @part
     def magnitude(word, p):
         """Without the sign. For unsigned formats a negative number comes out above infinity, like NaN; -0 is 0."""
         a = u(word & p.magnitude)
         return ZERO if a == SIGN else a
 
-    @jit
+    @part
     def special(a, word, result, over, p):
         """``result``, unless the number was not finite or its result is too large."""
         negative = word >= SIGN
@@ -170,61 +170,81 @@ def loops(u: Any, i: Any, width: int, fraction_bits: int) -> SimpleNamespace:
                 results[j] = special(a, word, code(rank, word, p), over, p)
 
     @jit
-    def other_modes(x, out, plan, values, r, given, first, key0, key1):
-        """All other modes, by the rules of ``on_grid``, where nearest-even has its fast way.
+    def other_modes(x, out, plan, quick, values, counts, r, given, first, key0, key1):
+        """All modes and policies. ``values`` None: codes. ``r`` None: a mode without chance. ``given``: the random
+        bits, or empty for numsim's own. Blocks of ordinary numbers are rounded here if ``quick``, all others by
+        ``on_grid``, which says why the rules are right; here they work on the word where the result is normal:
 
-        Normal results drop the last s bits of the word: the increments work on the word itself. For stochastic
-        rounding R, moved to where the dropped bits are, carries exactly when t + R >= 2^32. Below the least normal
-        number the bits to drop are more than s; t is what of the significand falls into the 32 bits below the unit.
+        Normal results drop the last s bits of the word, and the increment is added to the word. For stochastic
+        rounding that is R, moved to where the dropped bits are: it carries exactly when t + R >= 2^32. Below the least
+        normal number the bits to drop are more than s; t is what of the significand falls into the 32 bits below the
+        unit.
         """
         p = unpack(plan)
-        hold = np.empty(BLOCK, out.dtype)
+        hold = np.empty(BLOCK, x.dtype)
+        bits = np.empty(BLOCK, np.uint32)
         magic = as_float(p.magic)
-        blank = np.uint32(0) if r is None else np.uint32(np.uint32(32) - r)
         least_drop = u(p.shift + p.field)
         all_dropped = u(~p.kept)
         for start in range(0, x.size, BLOCK):
             words = x[start : start + BLOCK]
-            begin = np.uint32(first + np.uint32(start))
-            bits = None if given is None else given[start : start + BLOCK]
+            if r is not None:
+                draw(bits, words.size, r, given[start : start + BLOCK], np.uint32(first + np.uint32(start)), key0, key1)
             most = ZERO
-            for j in range(words.size):
-                word = words[j]
-                a = u(word & p.magnitude)
-                field = max(right(a, F), ONE)
-                significand = u(a - left(u(field - ONE), F))
-                drop = u(least_drop - field)
-                short = min(drop, LAST)
-                rank = right(significand, short)
-                if r is None:
-                    ones = u(left(ONE, short) - ONE)
-                    rank = u(rank + right(u(u(significand & ones) + increment(ones, rank, word, p)), short))
-                    normal = u(a + increment(all_dropped, right(a, p.shift), word, p))
-                else:
-                    if given is None:
-                        draw = left(right(fast_random.bits(np.uint32(begin + np.uint32(j)), key0, key1), blank), blank)
-                    else:
-                        draw = left(bits[j], blank)
-                    low = left(significand, min(u(WORD - drop), LAST))
-                    high = right(significand, min(u(drop - WORD), LAST))
-                    fraction = np.uint32(high if drop > WORD else low)
-                    rank = u(rank + u(np.uint32(fraction + draw) < draw))
-                    normal = u(a + left(right(u(draw), p.draw_right), p.draw_left))
-                if values is None:
-                    hold[j] = code(rank if a < p.normal else right(u(normal - p.base), p.shift), word, p)
-                else:
-                    below = as_bits(as_float(u(p.magic + rank)) - magic)
-                    v = max(below if a < p.normal else u(normal & p.kept), p.least)
-                    hold[j] = u(v | u(word & p.sign_mask)) if v >= p.signed_from else v
-                most = max(most, a)
-            results = out[start : start + BLOCK]
-            if most > p.max:
-                on_grid(words, results, plan, values, None, r, bits, begin, key0, key1)
-            else:
+            if quick:
                 for j in range(words.size):
-                    results[j] = hold[j]
+                    word = words[j]
+                    a = u(word & p.magnitude)
+                    field = max(right(a, F), ONE)
+                    significand = u(a - left(u(field - ONE), F))
+                    drop = u(least_drop - field)
+                    short = min(drop, LAST)
+                    rank = right(significand, short)
+                    if r is None:
+                        ones = u(left(ONE, short) - ONE)
+                        rank = u(rank + right(u(u(significand & ones) + increment(ones, rank, word, p)), short))
+                        normal = u(a + increment(all_dropped, right(u(a - p.base), p.shift), word, p))
+                    else:
+                        rank = u(rank + carry(significand, drop, bits[j]))
+                        normal = u(a + left(right(u(bits[j]), p.draw_right), p.draw_left))
+                    if values is None:
+                        hold[j] = code(rank if a < p.normal else right(u(normal - p.base), p.shift), word, p)
+                    else:
+                        below = as_bits(as_float(u(p.magic + rank)) - magic)
+                        v = max(below if a < p.normal else u(normal & p.kept), p.least)
+                        hold[j] = u(v | u(word & p.sign_mask)) if v >= p.signed_from else v
+                    most = max(most, a)
+            if most > p.max or not quick:
+                on_grid(words, hold, plan, values, counts, r, bits)
+            results = out[start : start + BLOCK]
+            for j in range(words.size):
+                results[j] = hold[j]
 
     @jit
+    def draw(bits, count, r, given, first, key0, key1):
+        """The random bits of a block as R, see ``on_grid``."""
+        blank = np.uint32(np.uint32(32) - r)
+        if given.size:
+            for j in range(count):
+                bits[j] = left(given[j], blank)
+        else:
+            for j in range(count):
+                bits[j] = left(right(fast_random.bits(np.uint32(first + np.uint32(j)), key0, key1), blank), blank)
+
+    @part
+    def carry(significand, drop, random):
+        """1 where t + R >= 2^32: t is what stands in the 32 bits below the last kept one.
+
+        The carry is made of the top bits of both and of their sum: LLVM would make of a comparison an addition with
+        overflow flag, which it does not vectorise.
+        """
+        back, forth = u(WORD - drop), u(drop - WORD)
+        near, far = left(significand, min(back, LAST)), right(significand, min(forth, LAST))
+        t = np.uint32(near if back <= LAST else far)
+        total = np.uint32(t + random)
+        return u(right(np.uint32(np.uint32(t & random) | np.uint32(np.uint32(t | random) & np.uint32(~total))), TOP))
+
+    @part
     def increment(ones, kept, word, p):
         """What makes the dropped bits (mask ``ones``) carry exactly when the mode without chance goes up."""
         odd = u(u(kept - p.least_rank) & ONE)
@@ -232,12 +252,12 @@ def loops(u: Any, i: Any, width: int, fraction_bits: int) -> SimpleNamespace:
         directed = u(u(p.up_negative if word >= SIGN else p.up_positive) | u(p.to_odd & u(odd - ONE)))
         return u(u(nearest & p.nearest) | u(ones & directed))
 
-    @jit
+    @part
     def code(rank, word, p):
         magnitude = u(max(rank, p.least_rank) - p.least_rank)
         return u(magnitude | u(right(word, p.sign_shift) & p.sign_mask)) if magnitude >= p.signed_from else magnitude
 
-    @jit
+    @part
     def value(rank, word, p):
         """The word of the number at a rank, in integers only.
 
@@ -254,12 +274,12 @@ def loops(u: Any, i: Any, width: int, fraction_bits: int) -> SimpleNamespace:
         r = ZERO if rank == ZERO else r
         return u(r | u(word & p.sign_mask)) if r >= p.signed_from else r
 
-    @jit
+    @part
     def integer_word(n):
         """An integer below 2^F as a float: one exact subtraction, which no flush-to-zero mode touches."""
         return as_bits(as_float(u(n | INTEGERS)) - as_float(INTEGERS))
 
-    @jit
+    @part
     def locate(a, p):
         """Significand, how many bits of it to drop, and the rank of the binade: rank = (significand >> drop) + rest.
 
@@ -273,9 +293,8 @@ def loops(u: Any, i: Any, width: int, fraction_bits: int) -> SimpleNamespace:
         return significand, drop, left(u(max(above, i(0))), p.fraction_bits)
 
     @jit
-    def on_grid(x, out, plan, values, counts, r, given, first, key0, key1):
-        """All modes, by significand and rank. ``None`` for ``values`` gives codes, for ``counts`` no events, for ``r``
-        a mode without chance, for ``given`` numsim's own random bits; each choice compiles by itself.
+    def on_grid(words, out, plan, values, counts, r, bits):
+        """One block, by significand and rank as in the reference, and what happened to its numbers.
 
         Modes without chance: (dropped bits + increment) carries exactly when the mode goes up. With k dropped bits the
         increments are 2^(k-1) - 1 + odd, 2^(k-1), 0 and 2^k - 1. k stops at the width less one, where the significand
@@ -288,54 +307,38 @@ def loops(u: Any, i: Any, width: int, fraction_bits: int) -> SimpleNamespace:
         clamped here, so a small number keeps its small probability, and an exact one has t = 0 and never moves.
         """
         p = unpack(plan)
-        hold = np.empty(BLOCK, out.dtype)
-        blank = np.uint32(0) if r is None else np.uint32(np.uint32(32) - r)
-        for start in range(0, x.size, BLOCK):
-            words = x[start : start + BLOCK]
-            begin = np.uint32(first + np.uint32(start))
-            bits = None if given is None else given[start : start + BLOCK]
-            over = minus_over = zero = subnormal = inexact = infinite = negative = minus_infinite = ZERO
-            for j in range(words.size):
-                word = words[j]
-                a = magnitude(word, p)
-                significand, drop, rest = locate(a, p)
-                short = min(drop, LAST)
-                ones = u(left(ONE, short) - ONE)
-                dropped = u(significand & ones)
-                exact_rank = u(right(significand, short) + rest)
-                if r is None:
-                    carry = right(u(dropped + increment(ones, exact_rank, word, p)), short)
-                else:
-                    if given is None:
-                        draw = left(right(fast_random.bits(np.uint32(begin + np.uint32(j)), key0, key1), blank), blank)
-                    else:
-                        draw = left(bits[j], blank)
-                    low = left(dropped, min(u(max(drop, WORD) - drop), LAST))
-                    high = right(dropped, min(u(max(drop, WORD) - WORD), LAST))
-                    carry = u(np.uint32(np.uint32(high if drop > WORD else low) + draw) < draw)
-                rank = ZERO if a < p.flush_input else u(exact_rank + carry)
-                too_large = rank > p.max_rank
-                rank = ZERO if rank < p.flush_rank else rank
-                result = code(rank, word, p) if values is None else value(rank, word, p)
-                hold[j] = special(a, word, result, too_large, p)
-                if counts is not None:
-                    rank = max(rank, p.least_rank)
-                    finite = a < INFINITY
-                    over = u(over + u(finite & too_large & (word < SIGN)))
-                    minus_over = u(minus_over + u(finite & too_large & (word >= SIGN)))
-                    zero = u(zero + u(finite & (a != ZERO) & (rank == ZERO)))
-                    subnormal = u(subnormal + u(finite & (rank != ZERO) & (rank < p.normal_rank)))
-                    inexact = u(inexact + u(finite & (too_large | (dropped != ZERO) | (rank != exact_rank))))
-                    infinite = u(infinite + u(a == INFINITY))
-                    negative = u(negative + u((a > SIGN) & (a < u(SIGN | INFINITY))))
-                    minus_infinite = u(minus_infinite + u(a == u(SIGN | INFINITY)))
-            results = out[start : start + BLOCK]
-            for j in range(words.size):
-                results[j] = hold[j]
-            if counts is not None:
-                tally = (over, minus_over, zero, subnormal, inexact, infinite, negative, minus_infinite)
-                for j in range(8):
-                    counts[j] += np.int64(tally[j])
+        over = minus_over = zero = subnormal = inexact = infinite = negative = minus_infinite = ZERO
+        for j in range(words.size):
+            word = words[j]
+            a = magnitude(word, p)
+            significand, drop, rest = locate(a, p)
+            short = min(drop, LAST)
+            ones = u(left(ONE, short) - ONE)
+            dropped = u(significand & ones)
+            exact_rank = u(right(significand, short) + rest)
+            if r is None:
+                up = right(u(dropped + increment(ones, exact_rank, word, p)), short)
+            else:
+                up = carry(significand, drop, bits[j])
+            rank = ZERO if a < p.flush_input else u(exact_rank + up)
+            too_large = rank > p.max_rank
+            rank = ZERO if rank < p.flush_rank else rank
+            result = code(rank, word, p) if values is None else value(rank, word, p)
+            out[j] = special(a, word, result, too_large, p)
+
+            rank = max(rank, p.least_rank)
+            finite = a < INFINITY
+            over = u(over + u(finite & too_large & (word < SIGN)))
+            minus_over = u(minus_over + u(finite & too_large & (word >= SIGN)))
+            zero = u(zero + u(finite & (a != ZERO) & (rank == ZERO)))
+            subnormal = u(subnormal + u(finite & (rank != ZERO) & (rank < p.normal_rank)))
+            inexact = u(inexact + u(finite & (too_large | (dropped != ZERO) | (rank != exact_rank))))
+            infinite = u(infinite + u(a == INFINITY))
+            negative = u(negative + u((a > SIGN) & (a < u(SIGN | INFINITY))))
+            minus_infinite = u(minus_infinite + u(a == u(SIGN | INFINITY)))
+        tally = (over, minus_over, zero, subnormal, inexact, infinite, negative, minus_infinite)
+        for j in range(8):
+            counts[j] += np.int64(tally[j])
 
     @jit
     def any_nan(x, plan):
@@ -354,6 +357,5 @@ def loops(u: Any, i: Any, width: int, fraction_bits: int) -> SimpleNamespace:
         nearest_even=nearest_even,
         nearest_even_codes=nearest_even_codes,
         other_modes=other_modes,
-        on_grid=on_grid,
         any_nan=any_nan,
     )

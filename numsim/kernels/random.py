@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from numsim.kernels._jit import jit
+from numsim.kernels._jit import part
 
 
-@jit
+@part
 def bits(counter, key0, key1):  # type: ignore[no-untyped-def]
     """32 random bits for the low 32 bits of a counter and the two keys of its block (``numsim.random.keys``).
 

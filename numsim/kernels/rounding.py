@@ -5,8 +5,8 @@ numbers; ``_rounding_loops.py`` holds the loops. Which of them runs:
 
 * nearest-even: ``nearest_even`` and ``nearest_even_codes``, at the speed of copying;
 * other modes: ``other_modes``, at about half of it;
-* events, flushed subnormals, formats whose least normal number is subnormal in the source, and a CPU that flushes
-  subnormal numbers where that matters: ``on_grid``, at about a quarter.
+* for events, flushed subnormals, formats whose least normal number is subnormal in the source, and under a CPU that
+  flushes subnormal numbers where that matters, ``other_modes`` goes by ``on_grid``, at about a quarter of it.
 """
 
 from __future__ import annotations
@@ -21,20 +21,21 @@ import numpy.typing as npt
 from numsim import kernels, random, rounding
 from numsim.codes import code_dtype, decode
 from numsim.events import Events
-from numsim.formats import Format
+from numsim.formats import FP32, FP64, Format
 from numsim.kernels._jit import flushes_subnormals
 from numsim.kernels._pool import over_chunks
 from numsim.kernels._rounding_loops import Plan, loops
 from numsim.random import Draw
 from numsim.rounding import Policy
-from numsim.values import Rational, Values
+from numsim.values import Rational, Values, to_rational
 
 Words = npt.NDArray[np.unsignedinteger[Any]]
 
 _LOOPS = {32: loops(np.uint32, np.int32, 32, 23), 64: loops(np.uint64, np.int64, 64, 52)}
 _WORD: dict[int, np.dtype[Any]] = {32: np.dtype(np.uint32), 64: np.dtype(np.uint64)}
 _BLOCK = 1 << 15  # numbers that are widened at a time
-_U0 = np.uint32(0)
+_U0, _NONE = np.uint32(0), np.empty(0, np.uint32)
+_NONE.flags.writeable = False
 
 
 def encode(
@@ -54,7 +55,7 @@ def round_to(
     events: Events | None,
     out: npt.NDArray[Any],
 ) -> None:
-    """Values of a flat array, into ``out`` of the same dtype; ``out`` may be ``x``. The format fits the dtype."""
+    """Values of a flat array, into ``out`` of its dtype or float64, which the format fits; ``out`` may be ``x``."""
     _round(x, format, policy, draw, events, out, values=True)
 
 
@@ -90,8 +91,13 @@ def prepare(format: Format, policy: Policy, width: int, values: bool) -> _Prepar
     if format.fraction_bits == 0 and (field + 1 + format.rank(0)) % 2:
         quick = False  # the last bit of the field is not that of the code
 
+    source = FP32 if width == 32 else FP64
+
+    def word(x: Rational) -> int:
+        return rounding.round_rational(x, source, Policy())
+
     def result(code: int) -> int:
-        return _word(decode(code, format), width) if values else code
+        return word(to_rational(code, format)) if values else code
 
     def edge(sign: int, numerator: int, denominator: int) -> int:  # the reference says what becomes of it
         return rounding.round_rational(Rational(sign, numerator, denominator), format, policy)
@@ -120,7 +126,7 @@ def prepare(format: Format, policy: Policy, width: int, values: bool) -> _Prepar
         least_rank=format.rank(0),
         max_rank=format.max_rank,
         least=0 if format.zero else normal,
-        max=_word(float(format.max), width),
+        max=word(Rational(0, *format.max.as_integer_ratio())),
         flush_input=normal * flush_input,
         flush_rank=(1 << format.fraction_bits) * flush_result,
         flush_result=normal * flush_result,
@@ -151,11 +157,6 @@ def prepare(format: Format, policy: Policy, width: int, values: bool) -> _Prepar
     )
 
 
-def _word(x: Any, width: int) -> int:
-    """The word of a number that the source holds."""
-    return int(np.asarray(x, f"f{width // 8}").view(_WORD[width]))
-
-
 # --- running ----------------------------------------------------------------------------------------------------------
 def _round(
     x: npt.NDArray[Any],
@@ -171,10 +172,10 @@ def _round(
         out[:] = decode(codes, format) if values else codes
         return
     x = np.require(np.asarray(x), requirements="A")
-    if values and np.may_share_memory(x, out) and x.__array_interface__["data"] != out.__array_interface__["data"]:
-        x = x.copy()  # shifted against each other
+    if values and np.may_share_memory(x, out) and not _same_memory(x, out):
+        x = x.copy()
     target = np.require(out, requirements="A")
-    widen = x.dtype == np.float32 and not kernels.fits_source(x.dtype, format)
+    widen = x.itemsize == 4 and (out.itemsize == 8 if values else not kernels.fits_source(x.dtype, format))
     width = 64 if widen else 8 * x.itemsize
     word, loop = _WORD[width], _LOOPS[width]
     prepared = prepare(format, policy, width, values)
@@ -189,9 +190,7 @@ def _round(
         for start in range(first, end, step):
             part = x[start : min(start + step, end)]
             if wide is not None:
-                with np.errstate(invalid="ignore"):  # a signalling NaN becomes a quiet one
-                    wide[: part.size] = part
-                part = wide[: part.size]
+                part = _widened(part, wide[: part.size])
             words = part.view(word)
             words.flags.writeable = False  # the same type for all, so that nothing compiles twice
             yield start, words
@@ -202,24 +201,16 @@ def _round(
                 rounding.nan_result(format, policy)  # raises
 
     def work(first: int, end: int) -> None:
-        quick = prepared.quick and events is None and not (prepared.leans and flushes_subnormals())
+        exact = prepared.quick and not (prepared.leans and flushes_subnormals())
         for start, words in blocks(first, end):
             part = results[start : start + words.size]
-            if not quick or (policy.rounding != "nearest-even" and not prepared.plain):
-                on_grid(words, part, start)
-            elif policy.rounding != "nearest-even":
-                for i, j, *chance in draws(draw, start, words.size):
-                    loop.other_modes(words[i:j], part[i:j], plan, as_values, *chance)
-            elif values:
-                loop.nearest_even(words, part, plan)
-            else:
-                loop.nearest_even_codes(words, part, plan)
-
-    def on_grid(words: Words, part: Words, start: int) -> None:
-        counts = None if events is None else np.zeros(8, np.int64)
-        for i, j, *chance in draws(draw, start, words.size):
-            loop.on_grid(words[i:j], part[i:j], plan, as_values, counts, *chance)
-        if counts is not None:
+            if policy.rounding == "nearest-even" and exact and events is None:
+                (loop.nearest_even if values else loop.nearest_even_codes)(words, part, plan)
+                continue
+            quick = exact and prepared.plain and events is None
+            counts = np.zeros(8, np.int64)
+            for i, j, *chance in draws(draw, start, words.size):
+                loop.other_modes(words[i:j], part[i:j], plan, quick, as_values, counts, *chance)
             tallies.append(counts)
 
     if prepared.checks:  # before anything is written
@@ -231,11 +222,27 @@ def _round(
         out[:] = target
 
 
+def _same_memory(x: npt.NDArray[Any], out: npt.NDArray[Any]) -> bool:
+    """Whether number i is stored where result i goes; shifted against each other they would not do."""
+    return x.itemsize == out.itemsize and x.__array_interface__["data"][0] == out.__array_interface__["data"][0]
+
+
+def _widened(x: npt.NDArray[Any], wide: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """float32 as float64, in ``wide``. A CPU that flushes subnormal numbers meets only their integer significands."""
+    with np.errstate(invalid="ignore"):  # a signalling NaN becomes a quiet one
+        wide[:] = x
+    if flushes_subnormals():
+        bits = x.view(np.uint32)
+        small = (bits & 0x7F800000) == 0
+        wide[small] = np.copysign((bits[small] & 0x7FFFFF) * 2.0**-149, x[small])
+    return wide
+
+
 def draws(draw: Draw | None, start: int, count: int) -> Iterator[tuple[Any, ...]]:
     """Ranges of ``count`` numbers from ``start``, and for each where its random bits come from: r, given bits, the low
     32 bits of the first counter, and the keys, which change where those low bits pass zero."""
     if draw is None:
-        yield 0, count, None, None, _U0, _U0, _U0
+        yield 0, count, None, _NONE, _U0, _U0, _U0
     elif draw.given is not None:
         given = draw.given[start : start + count]
         given.flags.writeable = False
@@ -245,7 +252,7 @@ def draws(draw: Draw | None, start: int, count: int) -> Iterator[tuple[Any, ...]
         while first < count:
             high, low = divmod(draw.position + start + first, 1 << 32)
             end = min(count, first + (1 << 32) - low)
-            yield first, end, np.uint32(draw.r), None, np.uint32(low), *map(np.uint32, random.keys(draw.seed, high))
+            yield first, end, np.uint32(draw.r), _NONE, np.uint32(low), *map(np.uint32, random.keys(draw.seed, high))
             first = end
 
 

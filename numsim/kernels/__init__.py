@@ -60,7 +60,7 @@ def why_not() -> str | None:
 
                 _why_not = _jit.self_test()
             except Exception as error:  # a broken numba fails in many ways at import
-                _why_not = f"numba does not work here ({type(error).__name__}: {str(error).splitlines()[0][:100]})"
+                _why_not = f"numba does not work here ({type(error).__name__}: {' '.join(str(error).split())[:100]})"
     return _why_not
 
 

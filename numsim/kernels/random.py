@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from numsim import random
 from numsim.kernels._jit import part
 
 
@@ -21,3 +22,6 @@ def bits(counter, key0, key1):  # type: ignore[no-untyped-def]
     x = np.uint32(np.uint32(x ^ np.uint32(x >> np.uint32(16))) * np.uint32(0x7FEB352D))
     x = np.uint32(np.uint32(x ^ np.uint32(x >> np.uint32(15))) * np.uint32(0x846CA68B))
     return np.uint32(x ^ np.uint32(x >> np.uint32(16)))
+
+
+TWINS = [(random.bits, bits)]

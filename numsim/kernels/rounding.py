@@ -73,7 +73,7 @@ class _Prepared(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def prepare(format: Format, policy: Policy, width: int, values: bool) -> _Prepared:
+def _prepare(format: Format, policy: Policy, width: int, values: bool) -> _Prepared:
     """The numbers for the loops: ``values`` says whether the results are values (words) or codes."""
     F, bias = (23, 127) if width == 32 else (52, 1023)
     all_ones = (1 << width) - 1
@@ -178,7 +178,7 @@ def _round(
     widen = x.itemsize == 4 and (out.itemsize == 8 if values else not kernels.fits_source(x.dtype, format))
     width = 64 if widen else 8 * x.itemsize
     word, loop = _WORD[width], _LOOPS[width]
-    prepared = prepare(format, policy, width, values)
+    prepared = _prepare(format, policy, width, values)
     plan, results = prepared.plan, target.view(word) if values else target
     as_values = True if values else None
     tallies: list[npt.NDArray[np.int64]] = []
@@ -209,7 +209,7 @@ def _round(
                 continue
             quick = exact and prepared.plain and events is None
             counts = np.zeros(8, np.int64)
-            for i, j, *chance in draws(draw, start, words.size):
+            for i, j, *chance in _draws(draw, start, words.size):
                 loop.other_modes(words[i:j], part[i:j], plan, quick, as_values, counts, *chance)
             tallies.append(counts)
 
@@ -238,7 +238,7 @@ def _widened(x: npt.NDArray[Any], wide: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return wide
 
 
-def draws(draw: Draw | None, start: int, count: int) -> Iterator[tuple[Any, ...]]:
+def _draws(draw: Draw | None, start: int, count: int) -> Iterator[tuple[Any, ...]]:
     """Ranges of ``count`` numbers from ``start``, and for each where its random bits come from: r, given bits, the low
     32 bits of the first counter, and the keys, which change where those low bits pass zero."""
     if draw is None:

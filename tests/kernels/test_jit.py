@@ -131,7 +131,7 @@ def test_processes_that_compile_at_the_same_time(tmp_path):
         except BaseException as error:
             errors.append(error)
 
-    together = [threading.Thread(target=one) for _ in range(3)]
+    together = [threading.Thread(target=one) for _ in range(2)]
     for thread in together:
         thread.start()
     for thread in together:

@@ -798,6 +798,15 @@ def test_integer_arrays(dtype, implementation):
     assert np.array_equal(x, before)
 
 
+def test_integers_just_beyond_float64(implementation):
+    """2^53 + 1 is where float64 starts to lose integers."""
+    for dtype, n in ((np.int64, 2**53 + 1), (np.int64, -(2**53) - 1), (np.uint64, 2**53 + 1)):
+        for given in (np.array([n], dtype), dtype(n), n, [n], np.array(n, dtype)):
+            for rounding in ("up", "down"):
+                got = np.atleast_1d(numsim.encode(given, "fp64", rounding=rounding))
+                assert got.tolist() == [oracle.encode_fraction(n, "fp64", rounding)]
+
+
 def test_longdouble(implementation):
     """Where it is wider than float64, its last bits count."""
     one = np.longdouble(1)

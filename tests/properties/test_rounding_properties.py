@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 import numsim
 
-settings.register_profile("numsim", deadline=None, derandomize=True, max_examples=120, print_blob=False)
-COMMON = settings.get_profile("numsim")
+COMMON = settings(deadline=None, derandomize=True, max_examples=120, print_blob=False, database=None)
+# To report a failure Hypothesis imports libcst where it is installed, and that warns; the failure would be lost.
+pytestmark = pytest.mark.filterwarnings("ignore:mypy_extensions.TypedDict:DeprecationWarning")
 
 NAMED = [f for f in numsim.list_formats() if f.bits < 64]
 SIGNED = [f for f in NAMED if f.signed]

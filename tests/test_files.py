@@ -97,6 +97,8 @@ def test_folders_that_cannot_be_written(tmp_path, monkeypatch):
 def test_npz_is_numpys_and_deterministic(tmp_path):
     data = files.npz_bytes(ARRAYS)
     assert data == files.npz_bytes(dict(reversed(ARRAYS.items())))
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        assert {(i.date_time, i.create_system) for i in archive.infolist()} == {((1980, 1, 1, 0, 0, 0), 3)}
     with np.load(io.BytesIO(data), allow_pickle=False) as loaded:
         assert {k: loaded[k].tolist() for k in loaded.files} == {k: v.tolist() for k, v in ARRAYS.items()}
     again = files.parse_npz(data, "x")

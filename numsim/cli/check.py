@@ -129,7 +129,8 @@ def _on_its_machine(result: Mapping[str, Any], what: str, one: dict[str, Any]) -
     verdict = compare_answers(session.answers, find_machine("emulated"), name=name)
     one["verdict"], one["rows"] = verdict.to_dict(), [(result["experiment"], verdict)]
     if not one["differences"]:
-        one["notes"].append(f"{name} gives the same here; where it differs from the emulator:")
+        one["notes"].append(f"{name} gives the same here; against the emulator:")
+        one["equal"] = not verdict.differ
     one["code"] = CHECK_FAILED if one["differences"] or verdict.unexplained else FINE
 
 

@@ -125,15 +125,13 @@ def _skipped(runs: Sequence[Run]) -> list[Line]:
     """One line for each thing that could not run, and why; what other machines could not do is in the table."""
     lines: list[Line] = []
     for r in runs:
-        for reason, n in r.session.skipped.items():
-            lines += report.wrapped(f"{r.experiment.name}: {reason} ({_questions(n)})", "skipped")
+        name = r.session.machine.name
+        if r.session.skipped:
+            reasons = report.skipped(Verdict(name, name, skipped=r.session.skipped))
+            lines += report.wrapped(f"{r.experiment.name}: {reasons}", "skipped")
     for reason in dict.fromkeys(r.no_pictures for r in runs if r.no_pictures):
         lines += report.wrapped(f"pictures: {reason}", "skipped")
     return lines
-
-
-def _questions(n: int) -> str:
-    return f"{n} question{'s' * (n != 1)}"
 
 
 def _where(runs: Sequence[Run], folder: Path) -> list[Line]:

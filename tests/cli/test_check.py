@@ -9,6 +9,7 @@ import pytest
 import numsim
 from numsim import files
 from numsim.cli import check, main
+from numsim.experiments.results import _differ
 from numsim.machines import Answer, ask, get_machine
 from numsim.machines.recorded import record_bytes
 from tests.cli import fake
@@ -49,6 +50,7 @@ CHANGES = {
     "row": (lambda d: d["tables"][0]["rows"].pop(), "tables 1 rows:"),
     "title": (lambda d: d["tables"][0].update(title="x"), "tables 1 title:"),
     "series": (lambda d: d["series"]["values"].__setitem__(0, 5.0), "series values 1: 5.0 in the file"),
+    "series more": (lambda d: d["series"].update(more=1), "series: {"),
     "series gone": (lambda d: d["series"].clear(), "series: {} in the file"),
     "answer's digest": (lambda d: d["answers"][0].update(answer="0" * 64), "answers 1 answer:"),
     "question's digest": (lambda d: d["answers"][0].update(question="0"), "answers 1 question:"),
@@ -76,6 +78,12 @@ def test_statistics_may_differ_in_the_last_digits(capsys):
     data["series"]["values"][2] *= 1 + 1e-13
     RESULT.write_text(json.dumps(data))
     assert call(capsys, "check", str(RESULT))[0] == 0
+
+
+def test_one_is_not_true(capsys):
+    told = list(_differ({"a": [1, 1.0]}, {"a": [True, True]}, ""))
+    assert told == ["a 1: 1 in the file, true recomputed", "a 2: 1.0 in the file, true recomputed"]
+    assert not list(_differ({"a": [1, "x", None, 0.1]}, {"a": [1.0, "x", None, 0.1]}, ""))
 
 
 def test_somebody_elses_seed_is_found(capsys):

@@ -147,6 +147,8 @@ DAMAGE = {
     "a wild seed": lambda d, a: set_in(d, "questions", 0, "question", "options", {"seed": -1}),
     "wild bits": lambda d, a: set_in(d, "questions", 0, "question", "options", {"sr_bits": 10**9}),
     "options that are a list": lambda d, a: set_in(d, "questions", 0, "question", "options", [1]),
+    "a shape in words only": lambda d, a: set_in(d, "questions", 0, "question", "arrays", 0, "shape", [9]),
+    "a default in words": lambda d, a: set_in(d, "questions", 0, "question", "options", {"rounding": "nearest-even"}),
     "a digest": lambda d, a: set_in(d, "questions", 0, "digest", "0" * 64),
     "an answer's digest": lambda d, a: set_in(d, "questions", 0, "answer", "0" * 64),
     "no digest": lambda d, a: d["questions"][0].pop("digest"),

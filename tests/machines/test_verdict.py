@@ -110,6 +110,29 @@ def test_one_model_has_to_fit_the_whole_answer():
     assert dict(both.documented) == {"ties go up": 1, "zero becomes NaN": 1} and both.ok
 
 
+def test_now_this_and_now_that_is_unexplained():
+    q = cast([-431.99999999999994, 1 + 2.0**-4 + 2.0**-40], "e4m3")
+    right, twice = EMULATED.answer(q).codes, get_machine("ml_dtypes").answer(q).codes
+    v = compare(q, EMULATED.answer(q), answer(np.array([right[0], twice[1]]), "ml_dtypes"))
+    assert (v.equal, v.unexplained) == (1, 1)
+    below, above = 3 * (1 - 2.0**-40), 3 * (1 + 2.0**-40)  # in E8M0 beside a tie, which FP32 makes of both
+    q = cast([below, below, 3.0, above], "e8m0")
+    v = compare(q, EMULATED.answer(q), answer(np.array([0x81, 0x81, 0x81, 0x80], np.uint8), "ml_dtypes"))
+    assert v.unexplained == 1 and v.shown[0].index == (3,)  # two roundings alone would give 0x80, but ties go up here
+
+
+def test_what_one_side_explains_does_not_excuse_the_other():
+    q = cast([-431.99999999999994, 1 + 2.0**-4 + 2.0**-40, 5.0], "e4m3")
+    right, twice = EMULATED.answer(q).codes, get_machine("ml_dtypes").answer(q).codes
+    wrong = right.copy()
+    wrong[0] ^= 4
+    v = compare(q, answer(wrong, "emulated"), answer(twice, "ml_dtypes"))
+    assert (dict(v.documented), v.unexplained) == ({"rounds twice": 1}, 1) and v.shown[0].index == (0,)
+    both = np.array([right[0], twice[1], right[2]])  # agrees with numsim where the other machine rounds twice
+    v = compare(q, answer(twice, "torch-cpu"), answer(both, "ml_dtypes"))
+    assert (v.equal, dict(v.documented)) == (2, {"rounds twice": 1})
+
+
 def test_quirks_combine():
     q = cast([2.0**-200, 3 * (1 + 2.0**-40)], "e8m0")  # through FP32: 0, and a tie
     v = compare(q, EMULATED.answer(q), get_machine("ml_dtypes").answer(q))

@@ -95,8 +95,9 @@ def check_path(path: Path | str) -> Path:
 
 
 def show(path: Path | str) -> str:
-    """A path as it is typed, with undecodable bytes made visible."""
-    return os.fspath(path).encode("utf-8", "backslashreplace").decode()
+    """A path as it is typed; undecodable bytes, line breaks and escape sequences made visible."""
+    text = os.fspath(path).encode("utf-8", "backslashreplace").decode()
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def _why(error: OSError, folder: Path) -> str:
@@ -172,8 +173,14 @@ def parse_json(data: bytes, what: str) -> Any:
             raise ValueError("an integer has more than 25 digits")
         return int(text)
 
+    def real(text: str) -> float:
+        if not math.isfinite(value := float(text)):
+            raise ValueError("a number is beyond float64")
+        return value
+
+    hooks: dict[str, Any] = {"parse_constant": refuse, "object_pairs_hook": unique, "parse_int": number}
     try:
-        return json.loads(data.decode("utf-8"), parse_constant=refuse, object_pairs_hook=unique, parse_int=number)
+        return json.loads(data.decode("utf-8"), **hooks, parse_float=real)
     except (ValueError, RecursionError) as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors
         raise RecordError(f"{what} is damaged: {_first_line(error)}.") from None
 
@@ -225,6 +232,15 @@ def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo, what: str) -> npt.ND
         raise RecordError(f"{where} claims shape {shape}, dtype {dtype}, and has {len(data) - start} bytes.")
     array = np.frombuffer(data, dtype, offset=start).reshape(shape)
     return array if sys.byteorder == "little" else array.astype(dtype.newbyteorder("="))
+
+
+def is_label(x: Any, length: int = 200) -> bool:
+    """Whether something read from a file is a short text that a terminal shows as it is.
+
+    >>> is_label("AMD EPYC"), is_label("\x1b[2J"), is_label(7)
+    (True, False, False)
+    """
+    return isinstance(x, str) and len(x) <= length and x.isprintable()
 
 
 def _first_line(error: BaseException) -> str:

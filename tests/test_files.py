@@ -266,6 +266,11 @@ def test_damaged_json(text):
         files.parse_json(text, "x")
 
 
+def test_paths_are_shown_as_they_are_typed():
+    assert files.show("結果 ä/x y.json") == "結果 ä/x y.json"
+    assert files.show("a\x1b[2J\nb\udcff") == "a\\x1b[2J\\nb\\udcff"
+
+
 def test_large_json(monkeypatch):
     monkeypatch.setattr(files, "MAX_JSON", 10)
     with pytest.raises(RecordError, match="of JSON"):

@@ -19,7 +19,7 @@ from numsim._version import __version__
 from numsim.errors import InputError, NumsimError, RecordError
 from numsim.experiments import get_experiment
 from numsim.experiments.experiment import Experiment, Result, Session
-from numsim.files import parse_json
+from numsim.files import is_label, parse_json
 from numsim.machines.question import Answer, Question
 from numsim.machines.recorded import array_digest
 from numsim.machines.verdict import Verdict
@@ -158,6 +158,9 @@ def parse_result(data: bytes, what: str) -> dict[str, Any]:
     for key, kind in _TYPES.items():
         if not isinstance(result.get(key), kind):
             raise RecordError(f"{what} is damaged: its entry {key} is missing or of the wrong kind. {example}")
+    for key in ("numsim", "experiment", "machine", "student", "course"):
+        if not is_label(result.get(key, "")):
+            raise RecordError(f"{what} is damaged: its entry {key} is no short text. {example}")
     return result
 
 

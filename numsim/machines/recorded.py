@@ -133,10 +133,12 @@ def _assemble(data: Any, arrays: dict[str, npt.NDArray[Any]], what: str) -> Reco
     if data["numsim_record"] != _LAYOUT:
         raise RecordError(f"{what} has layout {data['numsim_record']!r}; numsim {__version__} reads layout {_LAYOUT}.")
     provenance, experiments = data["provenance"], data["experiments"]
-    plain = isinstance(provenance, dict) and all(isinstance(v, (str, int, float, bool)) for v in provenance.values())
-    named = isinstance(experiments, list) and all(isinstance(e, str) for e in experiments)
-    if not (plain and named and isinstance(provenance.get("machine"), str) and isinstance(data["numsim"], str)):
-        raise RecordError(f"{what} is damaged: provenance, experiments and version are not texts and numbers.")
+    plain = isinstance(provenance, dict) and all(
+        files.is_label(k, 40) and (isinstance(v, (int, float)) or files.is_label(v)) for k, v in provenance.items()
+    )
+    named = isinstance(experiments, list) and all(files.is_label(e, 40) for e in experiments)
+    if not (plain and named and files.is_label(provenance.get("machine"), 40) and files.is_label(data["numsim"], 40)):
+        raise RecordError(f"{what} is damaged: provenance, experiments and version are not short texts and numbers.")
     answers = []
     for i, entry in enumerate(data["questions"]):
         q = _question(entry["question"], arrays, i)

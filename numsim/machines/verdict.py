@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from numsim.codes import classify, decode, exact
-from numsim.errors import InputError, NumsimError, UnavailableError
+from numsim.errors import InputError, NumsimError
 from numsim.formats import FP64, Format
 from numsim.machines.emulated import emulate
 from numsim.machines.question import ELEMENTWISE, Answer, Question
@@ -193,7 +193,7 @@ def compare_answers(
             continue
         try:
             other = machine.answer(question)
-        except UnavailableError as error:
+        except NumsimError as error:  # a library fails, or the emulator refuses (NaN without a code)
             total += _skip(total, str(error))
         else:
             total += compare(question, answer, other, nan=nan, names=(total.machine, total.against))

@@ -162,6 +162,10 @@ DAMAGE = {
     "a provenance without machine": lambda d, a: d["provenance"].pop("machine"),
     "a provenance that is deep": lambda d, a: set_in(d, "provenance", "cpu", {"a": [1]}),
     "a machine that is a number": lambda d, a: set_in(d, "provenance", "machine", 7),
+    "a machine with an escape sequence": lambda d, a: set_in(d, "provenance", "machine", "\x1b[31mnumpy"),
+    "a provenance of two lines": lambda d, a: set_in(d, "provenance", "cpu", "a\nb"),
+    "a provenance without end": lambda d, a: set_in(d, "provenance", "cpu", "a" * 1000),
+    "a version that is a number": lambda d, a: set_in(d, "numsim", 1),
     "experiments that are numbers": lambda d, a: set_in(d, "experiments", [1]),
     "an entry too many": lambda d, a: set_in(d, "more", 1),
 }  # fmt: skip

@@ -61,13 +61,8 @@ class Plan:
     def how(self) -> str:
         """Everything that was done, in one line."""
         products = "exact products (fused)" if self.product is None else f"products rounded to {self.product}"
-        return ", ".join(
-            [f"{self.order} sum in {self.accumulator}"]
-            + [products] * (len(self.inputs) == 2)
-            + [self.policy.rounding]
-            + [f"overflow {self.policy.overflow}"] * (self.policy.overflow != "ieee")
-            + [f"subnormals {self.policy.subnormals}"] * (self.policy.subnormals != "keep")
-        )
+        terms = [products] if len(self.inputs) == 2 else []
+        return ", ".join([f"{self.order} sum in {self.accumulator}", *terms, str(self.policy)])
 
 
 # --- the reference: one sum -------------------------------------------------------------------------------------------

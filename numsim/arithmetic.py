@@ -127,15 +127,19 @@ def compute(
     if kernels.use(arrays[0].size):
         from numsim.kernels import arithmetic as fast
 
-        if fast.suits(operation, formats, result, policy, draw):
+        if fast.suits(operation, formats, result, policy, draw, events):
             flat = fast.compute(operation, [a.reshape(-1) for a in arrays], formats, result, policy, draw, events)
             return flat.reshape(arrays[0].shape)
-    codes = np.empty(arrays[0].size, code_dtype(result))
+    codes, seen = np.empty(arrays[0].size, code_dtype(result)), Events()
     rounding, after = policy.rounding, result_policy(policy)
     for i, row in enumerate(zip(*(a.ravel().tolist() for a in arrays), strict=True)):
-        x = function(*(operand(c, f, policy) for c, f in zip(row, formats, strict=True)), rounding)
+        xs = [operand(c, f, policy) for c, f in zip(row, formats, strict=True)]
+        x = function(*xs, rounding)
         random, r = (draw(i), draw.r) if draw else (0, 32)
         codes[i] = code = round_rational(x, result, after, random, r)
         if events is not None:
-            events.add(count_events(x, code, result, after, random, r))
+            seen.add(count_events(x, code, result, after, random, r))
+            seen.nan += x == NAN and NAN not in xs and code == result.nan_code  # inf - inf, 0 / 0
+    if events is not None:
+        events.add(seen)
     return codes.reshape(arrays[0].shape)

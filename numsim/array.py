@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from numsim.codes import Codes, check_codes, decode, exact
-from numsim.errors import InputError
+from numsim.codes import Codes, check_codes, classify, decode, exact
+from numsim.errors import FormatError, InputError
 from numsim.events import Events
-from numsim.formats import Format, get_format
+from numsim.formats import FP64, Format, get_format
 from numsim.rounding import Nan, Overflow, Policy, Rounding, Subnormals, convert, draw_for, encode
 
 
@@ -23,9 +23,9 @@ class Array(np.lib.mixins.NDArrayOperatorsMixin):
 
     >>> x = array([0.1, 2.0], "bf16")
     >>> x + 1
-    Array([1.1015625, 3.0], format='bf16')
+    numsim.array([1.1015625, 3.0], 'bf16')
     >>> array([2048.0], "fp16") + 1
-    Array([2048.0], format='fp16')
+    numsim.array([2048.0], 'fp16')
     """
 
     __slots__ = ("codes", "format", "how")
@@ -34,8 +34,9 @@ class Array(np.lib.mixins.NDArrayOperatorsMixin):
     format: Format
     how: str
 
-    def __init__(self, codes: Codes, format: Format, how: str = "given") -> None:
-        self.codes, self.format, self.how = codes, format, how
+    def __init__(self, codes: Codes, format: Format, how: str = "codes given") -> None:
+        self.format = get_format(format)
+        self.codes, self.how = check_codes(codes, self.format), how
 
     # --- looking at it
     @property
@@ -76,6 +77,12 @@ class Array(np.lib.mixins.NDArrayOperatorsMixin):
             raise ValueError("an Array's values are decoded from its codes, which is always a copy")
         return np.asarray(self.values, dtype=dtype)
 
+    def __bool__(self) -> bool:
+        return bool(np.asarray(self.values))  # as in NumPy: refused for several numbers
+
+    def __contains__(self, value: Any) -> bool:
+        return bool(np.any(self == value))
+
     def __float__(self) -> float:
         return float(self.values)
 
@@ -103,19 +110,20 @@ class Array(np.lib.mixins.NDArrayOperatorsMixin):
         format, policy = get_format(format), Policy(rounding, overflow, subnormals, nan)
         draw = draw_for(policy, self.size, self.shape, seed, random_bits, sr_bits)
         codes = convert(self.codes, self.format, format, policy, draw, events)
-        return Array(codes, format, f"{self.format} rounded once to {format}, {rounding}")
+        return Array(codes, format, f"{self.format} rounded once to {format}, {policy}")
 
     def __repr__(self) -> str:
-        # float64's shortest form names every value of up to 53 bits; wider formats show codes
-        if self.format.fits(get_format("fp64")):
-            text = np.array2string(
-                np.asarray(self.values),
-                separator=", ",
-                threshold=100,
-                formatter={"float_kind": lambda x: repr(float(x))},
-            )
-            return f"Array({text.replace(chr(10), chr(10) + ' ' * 6)}, format='{self.format}')"
-        return f"numsim.from_codes({self.codes.tolist()}, '{self.format}')"
+        """What makes this array again (up to 100 numbers are shown; more are cut)."""
+        name = f"'{self.format}'" if get_known(self.format) else repr(self.format)
+        nan = classify(self.codes, self.format) == "nan"
+        if not self.format.fits(FP64) or np.any(self.codes[nan] != self.format.nan_code):
+            return f"numsim.from_codes({self.codes.tolist()}, {name})"
+        # float64's shortest form names every value of up to 53 bits
+        text = np.array2string(
+            np.asarray(self.values), separator=", ", threshold=100, formatter={"float_kind": lambda x: repr(float(x))}
+        )
+        shape = "" if self.size else f".reshape({self.shape})"
+        return f"numsim.array({text if self.size else '[]'}, {name}){shape}".replace("\n", "\n      ")
 
     def _repr_html_(self) -> str | None:
         """A single number explains itself in a notebook; arrays print as text."""
@@ -129,15 +137,27 @@ class Array(np.lib.mixins.NDArrayOperatorsMixin):
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
         from numsim.operations import UFUNCS
 
+        name = ufunc.__name__
         if method == "__call__" and not options:
-            if ufunc.__name__ in UFUNCS:
-                return UFUNCS[ufunc.__name__](*inputs)
-            if ufunc.__name__ in _COMPARISONS:  # of values: exact
+            if name in UFUNCS:
+                return UFUNCS[name](*inputs)
+            if name in _COMPARISONS:  # of the values, as float64 compares
                 return ufunc(*(x.values if isinstance(x, Array) else x for x in inputs))
-        raise TypeError(
-            f"np.{ufunc.__name__} ({method}) is not defined on numsim Arrays: rounding would be hidden. "
-            f"Known are {', '.join([*UFUNCS, *_COMPARISONS])}. For float64 values: x.values"
-        )
+        if method == "__call__" and name in UFUNCS:
+            sign = {"add": "+", "subtract": "-", "multiply": "*", "divide": "/", "matmul": "@"}.get(name)
+            instead = f"x = x {sign} y" if sign else f"numsim.{name}(x)"
+            raise TypeError(
+                f"Arrays are never changed in place: np.{name} takes no out= and no where=. Write {instead}"
+            )
+        raise TypeError(f"np.{name}{'' if method == '__call__' else '.' + method} {_REFUSED}")
+
+    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        """NumPy's other functions would decode to float64 and round out of sight."""
+        if function in (np.sum, np.cumsum, np.shape, np.ndim, np.size, np.array2string, np.array_repr, np.array_str):
+            return function.__wrapped__(*args, **kwargs)
+        if function is np.dot:
+            return args[0] @ args[1]
+        raise TypeError(f"np.{function.__name__} {_REFUSED}")
 
     def sum(self, axis: Any = None, dtype: Any = None, out: None = None, **options: Any) -> Array:
         """``numsim.sum`` with NumPy's signature, so that ``np.sum`` works: sequential, in the array's own format."""
@@ -160,24 +180,46 @@ class Array(np.lib.mixins.NDArrayOperatorsMixin):
 
 
 _COMPARISONS = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")
+_REFUSED = (
+    "is not defined on numsim Arrays: rounding would be hidden. Defined are + - * / @, comparisons, np.sqrt, np.sum, "
+    "np.cumsum; the functions of numsim take every option. For float64 values: x.values"
+)
+
+
+def get_known(format: Format) -> bool:
+    """Whether the format's name alone says which one it is."""
+    try:
+        return get_format(format.name) == format
+    except FormatError:
+        return False
 
 
 def array(values: Any, format: Any, **options: Any) -> Array:
     """Numbers rounded to a format. Options as for ``encode``; ``numsim.array(x.values, ...)`` for an Array.
 
     >>> array([0.1, 1e9, -0.0], "fp16")
-    Array([0.0999755859375, inf, -0.0], format='fp16')
+    numsim.array([0.0999755859375, inf, -0.0], 'fp16')
     """
     format = get_format(format)
-    how = f"encode to {format}, {options.get('rounding', 'nearest-even')}"
-    return Array(np.asarray(encode(values, format, **options)), format, how)
+    codes = np.asarray(encode(values, format, **options))
+    policy = Policy(**{k: v for k, v in options.items() if k in ("rounding", "overflow", "subnormals", "nan")})
+    return Array(codes, format, f"rounded once to {format}, {policy}")
 
 
 def from_codes(codes: Any, format: Any) -> Array:
     """Codes taken as they are.
 
     >>> from_codes([0x7E, 0x01], "e4m3")
-    Array([448.0, 0.001953125], format='e4m3fn')
+    numsim.array([448.0, 0.001953125], 'e4m3fn')
     """
     format = get_format(format)
-    return Array(np.array(check_codes(codes, format)), format, "codes given")
+    try:
+        return Array(
+            np.array(codes) if isinstance(codes, (np.ndarray, np.generic)) else check_codes(codes, format), format
+        )
+    except ValueError as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(
+            "nested lists of unequal lengths are no array. Example: numsim.from_codes([1, 2], 'fp16')"
+        ) from None

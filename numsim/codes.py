@@ -33,6 +33,8 @@ def check_codes(codes: Any, format: Format) -> Codes:
     typed = isinstance(codes, (np.ndarray, np.generic))
     if array.size and array.dtype.kind != "u" and (typed or array.dtype.kind != "i"):
         raise InputError(f"codes of dtype {array.dtype}: codes are unsigned integers. {example}")
+    if array.dtype == code_dtype(format) and format.bits == 8 * array.itemsize:
+        return array  # every code of the dtype is one of the format
     if array.size and (int(array.min()) < 0 or int(array.max()) >= format.codes):
         bad = array.min() if array.min() < 0 else array.max()
         raise InputError(
@@ -149,9 +151,11 @@ def _table(format: Format) -> npt.NDArray[np.float64]:
 
 
 def _decode(codes: Codes, format: Format) -> npt.NDArray[np.float64]:
-    if format == FP64:
-        return codes.astype(np.uint64).view(np.float64)
     magnitude = codes.astype(np.int64) & ((1 << format.magnitude_bits) - 1)
+    if format.specials == "ieee" and format.signed and (format.exponent_bits, format.bias) == (11, 1023):
+        sign = (codes.astype(np.uint64) & np.uint64(format.sign_mask)) << np.uint64(64 - format.bits)
+        word = sign | magnitude.astype(np.uint64) << np.uint64(52 - format.fraction_bits)
+        return np.asarray(word.view(np.float64))  # FP64, or FP64 cut off
     rank = magnitude if format.zero else magnitude + (1 << format.fraction_bits)
     rank = np.minimum(rank, format.max_rank)  # infinities and NaN are put in below
     place = np.maximum(rank >> format.fraction_bits, 1) - 1  # exponent above emin

@@ -8,13 +8,12 @@ import locale
 import os
 import platform
 import re
-import subprocess
 import sys
 from collections.abc import Callable
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from numsim import host
 from numsim._version import __version__
 
 _PACKAGES = ("numpy", "numba", "llvmlite", "ml_dtypes", "matplotlib", "rich", "torch")
@@ -73,36 +72,19 @@ def _try(ask: Callable[[], Any]) -> str:
 
 def _versions() -> dict[str, str]:
     found = {"numsim": __version__, "python": f"{platform.python_version()} ({platform.python_implementation()})"}
-    for name in _PACKAGES:
-        try:  # torch is asked for its version without loading it
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            found[name] = "not installed"
-        except Exception as error:
-            found[name] = f"unknown ({type(error).__name__})"
+    for name in _PACKAGES:  # torch is asked for its version without loading it
+        found[name] = host.version(name) or "not installed"
     return found
 
 
 def _computer() -> dict[str, str]:
     return {
         "system": _try(lambda: f"{platform.system()} {platform.release()} {platform.machine()}"),
-        "cpu": _try(_cpu_name),
+        "cpu": _try(host.cpu_model),
         "cores": _try(_cores),
         "byte order": sys.byteorder,
         "subnormals": _try(_subnormals),
     }
-
-
-def _cpu_name() -> str:
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        match = re.search(r"^(?:model name|Model|Hardware)\s*:\s*(.+)$", info.read_text(errors="replace"), re.M)
-        if match:
-            return match[1]
-    if sys.platform == "darwin":
-        command = ["/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string"]
-        return subprocess.run(command, capture_output=True, text=True, timeout=5, check=True).stdout.strip()
-    return platform.processor() or platform.machine()
 
 
 def _cores() -> str:
@@ -111,15 +93,7 @@ def _cores() -> str:
 
 
 def _subnormals() -> str:
-    """Whether this thread's CPU keeps subnormal numbers; any library can have switched that off."""
-    import numpy as np
-
-    least, tiny = np.array([sys.float_info.min]), np.array([5e-324])
-    results = bool((least * 0.5)[0] != 0.0)
-    inputs = bool((tiny * 2.0**60)[0] != 0.0)
-    if results and inputs:
-        return "kept (no flush-to-zero)"
-    return f"FLUSHED TO ZERO ({' and '.join(['results'] * (not results) + ['inputs'] * (not inputs))})"
+    return "FLUSHED TO ZERO" if host.flushes_subnormals() else "kept (no flush-to-zero)"
 
 
 def _terminal() -> dict[str, str]:

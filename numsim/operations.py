@@ -12,7 +12,7 @@ import numpy as np
 from numsim.accumulate import Order, Plan, products, sums
 from numsim.arithmetic import compute
 from numsim.array import Array, array
-from numsim.codes import Codes
+from numsim.codes import Codes, classify
 from numsim.errors import InputError
 from numsim.events import Events
 from numsim.formats import Format, get_format
@@ -44,7 +44,7 @@ def _elementwise(
         raise InputError(f"{operation}: shapes {shapes} do not broadcast.") from None
     draw = draw_for(policy, math.prod(shape), shape, seed, random_bits, sr_bits)
     codes = compute(operation, [x.codes for x in arrays], [x.format for x in arrays], result, policy, draw, events)
-    return Array(codes, result, f"{operation} rounded once to {result}, {rounding}")
+    return Array(codes, result, f"{operation} rounded once to {result}, {policy}")
 
 
 def add(x: Any, y: Any, **options: Any) -> Array:
@@ -56,7 +56,7 @@ def add(x: Any, y: Any, **options: Any) -> Array:
 
     >>> one = array(1.0, "e4m3")
     >>> add(one, array(0.0625, "e4m3")), add(one, array(0.0625, "e4m3"), rounding="up")
-    (Array(1.0, format='e4m3fn'), Array(1.125, format='e4m3fn'))
+    (numsim.array(1.0, 'e4m3fn'), numsim.array(1.125, 'e4m3fn'))
     """
     return _elementwise("add", (x, y), **options)
 
@@ -86,7 +86,7 @@ def fma(x: Any, y: Any, z: Any, **options: Any) -> Array:
 
     >>> x, y, z = (array([float.fromhex(h)], "fp16") for h in ("0x1.c64p-1", "0x1.8ccp+1", "-0x1.9dp+9"))
     >>> fma(x, y, z)  # computed in float32 and rounded again it would be -823.0
-    Array([-823.5], format='fp16')
+    numsim.array([-823.5], 'fp16')
     """
     return _elementwise("fma", (x, y, z), **options)
 
@@ -96,7 +96,7 @@ def negative(x: Array) -> Array:
     if not x.format.signed:
         raise InputError(f"{x.format} is unsigned: it has no negative numbers.")
     flipped = x.codes ^ x.codes.dtype.type(x.format.sign_mask)
-    keep = np.isnan(x.values)
+    keep = classify(x.codes, x.format) == "nan"
     if x.format.specials == "fnuz":
         keep = keep | (x.codes == 0)
     return Array(np.where(keep, x.codes, flipped), x.format, "negative")
@@ -123,7 +123,7 @@ def sum(
 
     >>> ones = array(np.ones(4096), "fp16")
     >>> sum(ones), sum(ones, order="pairwise"), sum(ones, accumulator="fp32")
-    (Array(2048.0, format='fp16'), Array(4096.0, format='fp16'), Array(4096.0, format='fp32'))
+    (numsim.array(2048.0, 'fp16'), numsim.array(4096.0, 'fp16'), numsim.array(4096.0, 'fp32'))
     """
     x = _one("sum", x)
     plan = _plan((x.format,), accumulator, None, order, Policy(rounding, overflow, subnormals))
@@ -148,7 +148,7 @@ def cumsum(
     """Running sums; options as for ``sum``, orders "sequential" and "kahan".
 
     >>> cumsum(array([256.0, 1.0, 1.0], "bf16"))
-    Array([256.0, 256.0, 256.0], format='bf16')
+    numsim.array([256.0, 256.0, 256.0], 'bf16')
     """
     x = _one("cumsum", x)
     plan = _plan((x.format,), accumulator, None, order, Policy(rounding, overflow, subnormals))
@@ -182,7 +182,7 @@ def dot(
 
     >>> x = array(np.full(512, 1 / 512), "e4m3")
     >>> dot(x, array(np.ones(512), "e4m3")), dot(x, array(np.ones(512), "e4m3"), accumulator="fp32")
-    (Array(0.03125, format='e4m3fn'), Array(1.0, format='fp32'))
+    (numsim.array(0.03125, 'e4m3fn'), numsim.array(1.0, 'fp32'))
     """
     x, y = _operands("dot", (x, y), mixed=accumulator is not None)
     if x.ndim == 0 or x.shape != y.shape:
@@ -237,7 +237,8 @@ def matmul(
 def _operands(operation: str, inputs: tuple[Any, ...], mixed: bool) -> list[Array]:
     """Arrays as given; plain numbers and float arrays rounded to the format of the Arrays beside them."""
     formats = {x.format for x in inputs if isinstance(x, Array)}
-    example = "Example: x.astype('fp32') + y, or numsim.add(x, y, format='fp32')"
+    wider = "accumulator" if operation in ("dot", "matmul") else "format"
+    example = f"Example: numsim.{operation}({', '.join('xyz'[: len(inputs)])}, {wider}='fp32')"
     if not formats:
         raise InputError(f"{operation}: no operand is a numsim Array. Example: numsim.array([0.1, 0.2], 'bf16')")
     if len(formats) > 1 and not mixed:

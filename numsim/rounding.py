@@ -20,7 +20,7 @@ from numsim.errors import InputError, RangeError
 from numsim.events import Events
 from numsim.formats import FP32, FP64, Format, get_format
 from numsim.random import Draw, make_draw
-from numsim.values import NAN, Rational, Values, as_values, to_rational
+from numsim.values import NAN, Rational, Values, as_fraction, as_values, to_rational
 
 Rounding = Literal["nearest-even", "nearest-away", "toward-zero", "up", "down", "odd", "stochastic"]
 Overflow = Literal["ieee", "saturate", "saturate-finite"]
@@ -53,6 +53,13 @@ class Policy:
                 raise InputError(
                     f"{option}={value!r}: allowed are {', '.join(allowed)}. Example: {option}={allowed[0]!r}"
                 )
+
+    def __str__(self) -> str:
+        """What a result's ``how`` says of it."""
+        words = [self.rounding]
+        words += [f"overflow {self.overflow}"] * (self.overflow != "ieee")
+        words += [f"subnormals {self.subnormals}"] * (self.subnormals != "keep")
+        return ", ".join(words)
 
 
 # --- the reference ----------------------------------------------------------------------------------------------------
@@ -178,7 +185,7 @@ def count_events(x: Rational, code: int, format: Format, policy: Policy, random:
         ),
         underflow=int(x.numerator > 0 and result.numerator == 0 and result.denominator > 0),
         subnormal=int(result.denominator > 0 and 0 < result.numerator and below_normal(result, format)),
-        inexact=int(result.denominator == 0 or x.numerator * result.denominator != result.numerator * x.denominator),
+        inexact=int(result.denominator == 0 or as_fraction(x) != as_fraction(result)),
         nan=int(result == NAN),
     )
 
@@ -188,11 +195,14 @@ def encode_values(
 ) -> npt.NDArray[Any]:
     """The reference over many numbers, in C order: codes, flat."""
     codes = np.empty(values.size, code_dtype(format))
+    seen = Events()
     for i, x in enumerate(values):
         random, r = (draw(i), draw.r) if draw else (0, 32)
         codes[i] = code = round_rational(x, format, policy, random, r)
         if events is not None:
-            events.add(count_events(x, code, format, policy, random, r))
+            seen.add(count_events(x, code, format, policy, random, r))
+    if events is not None:  # only now: a NaN that is refused leaves them as they were
+        events.add(seen)
     return codes
 
 
@@ -320,8 +330,7 @@ def round_to(
     if exact.floats is not None and kernels.suit(exact.floats.dtype, format) and kernels.use(exact.size):
         from numsim.kernels import rounding as fast
 
-        floats = exact.floats.reshape(-1).astype(dtype, copy=False)
-        fast.round_to(floats, format, policy, draw, events, flat)
+        fast.round_to(exact.floats.reshape(-1), format, policy, draw, events, flat)
     else:
         codes = encode_values(exact, format, policy, draw, events)
         wide = FP32 if single else FP64  # by its bits: a conversion between floats may flush subnormal numbers

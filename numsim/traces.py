@@ -19,7 +19,7 @@ from numsim.operations import cumsum
 class SumTrace:
     """A running sum: ``partial[i]`` is the accumulator after term i.
 
-    counted : bool for each term, whether it changed the accumulator (zeros count: they have nothing to lose).
+    counted : bool for each term, whether it changed the accumulator (zeros too: they have nothing to lose).
     """
 
     terms: Array
@@ -47,21 +47,31 @@ class SumTrace:
         lines = [f"{n} terms, {self.partial.how}"]
         if not n or not np.isfinite(self.partial.values[-1]):
             return "\n".join([*lines, f"result {self.partial.values[-1] if n else 0.0}"])
+        if not np.isfinite(self.terms.values).all():
+            return "\n".join([*lines, f"result {self.partial.values[-1]}; not all terms are finite"])
         result, true = self.partial[-1].fraction(), self.exact()
         error = f" ({float((result - true) / true):+.2%})" if true else ""
-        lines.append(f"result {float(result)!r}, exact sum {float(true)!r}{error}")
+        lines.append(f"result {_text(result)}, exact sum {_text(true)}{error}")
         if (at := self.stalls_at) is not None:
             code = self.partial.codes[-1]
             lines.append(f"from term {at} on no addition counts: {n - at} terms are lost")
             lines.append(
-                f"there the accumulator is {float(result)!r}, its spacing {float(ulp(code, self.partial.format))!r}, "
-                f"and the terms are at most {float(np.abs(self.terms.values[at:]).max())!r}"
+                f"there the accumulator is {_text(result)}, its spacing {_text(ulp(code, self.partial.format))}, "
+                f"and the terms are at most {_text(Fraction(float(np.abs(self.terms.values[at:]).max())))}"
             )
         elif self.lost:
             lines.append(f"{self.lost} additions changed nothing")
         else:
-            lines.append("every addition changed the accumulator")
+            lines.append("every addition of a number but zero changed the accumulator")
         return "\n".join(lines)
+
+
+def _text(x: Fraction) -> str:
+    """Shortest float64 form; sums of numbers near float64's largest may lie beyond."""
+    try:
+        return repr(float(x))
+    except OverflowError:
+        return "beyond float64"
 
 
 def trace_sum(x: Any, **options: Any) -> SumTrace:
@@ -79,9 +89,7 @@ def trace_sum(x: Any, **options: Any) -> SumTrace:
     if options.get("order", "sequential") != "sequential":
         raise InputError("trace_sum follows a sequential sum: other orders keep what an addition loses.")
     partial = cumsum(x, **options)
-    before = np.concatenate([[0], partial.codes[:-1]])
-    zero = x.values == 0
-    counted = (partial.codes != before) | zero
-    if len(counted):
-        counted[0] = True  # the sum starts from it
+    before = np.concatenate([partial.codes[:1], partial.codes[:-1]])
+    counted = (partial.codes != before) | (x.values == 0)
+    counted[:1] = True  # the sum starts from it
     return SumTrace(x, partial, counted)

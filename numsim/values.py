@@ -82,6 +82,8 @@ def rational(x: Any) -> Rational:
         raise InputError(f"{x!r} is complex: round the real and the imaginary part apart. {_EXAMPLE}")
     if type(x).__module__.startswith("ml_dtypes"):
         return rational(float(x))
+    if getattr(x, "shape", None) == () and hasattr(x, "__array__"):  # a single number of some other library, or ours
+        return rational(np.asarray(x)[()])
     raise InputError(f"{x!r} ({type(x).__name__}) is no number. {_EXAMPLE}")
 
 
@@ -97,15 +99,17 @@ def _parse(text: str) -> Any:
             n = int(whole + part, 16)
             n, d = (n << exponent, 1) if exponent >= 0 else (n, 1 << -exponent)
             return Rational(int(sign == "-"), n, d)
-    elif re.search(r"e[+-]?0*[1-9]\d{4,}", text.lower()):
-        raise InputError(f"{text!r}: exponents of five digits and more are not read; every format ends far below.")
     else:
         try:
-            return Decimal(text)
+            x = Decimal(text)
+            if x.is_finite() and x and abs(x.adjusted()) >= 10_000:  # it would become an integer of that many digits
+                raise InputError(f"{text!r}: exponents of five digits and more are not read; every format ends before.")
+            return x
         except InvalidOperation:
             pass
         try:
-            return Fraction(text)
+            if "/" in text:
+                return Fraction(text)
         except (ValueError, ZeroDivisionError):
             pass
     raise InputError(f"{text!r} is no number: write it like '0.1', '1e-3', '0x1.8p-3' or '1/3'.")
@@ -142,7 +146,7 @@ def as_values(values: Any) -> Values:
     Raises ``InputError`` for complex and object arrays, ragged lists and whatever is no number.
     """
     if isinstance(values, np.ndarray) or (isinstance(values, np.generic) and not isinstance(values, (str, bytes))):
-        return _from_array(np.asarray(values))
+        return _from_array(np.asanyarray(values))
     if isinstance(values, (list, tuple)):
         return _from_list(values)
     if not isinstance(values, (numbers.Number, Decimal, str)) and hasattr(values, "__array__"):
@@ -152,6 +156,9 @@ def as_values(values: Any) -> Values:
 
 def _from_array(array: npt.NDArray[Any]) -> Values:
     kind, name = array.dtype.kind, array.dtype.name
+    if isinstance(array, np.ma.MaskedArray):
+        raise InputError("a masked array: what stands under the mask would be rounded too. Example: x.filled(0)")
+    array = np.asarray(array)  # subclasses have shapes of their own
     if kind == "c":
         raise InputError(f"array of {name}: round the real and the imaginary part apart. {_EXAMPLE}")
     if kind in "biu" and array.dtype.itemsize <= 4:
@@ -167,7 +174,11 @@ def _from_array(array: npt.NDArray[Any]) -> Values:
     if kind == "f":  # longdouble
         return Values(array.shape, None, [rational(x) for x in array.ravel()])
     if kind in "US":
-        return Values(array.shape, None, [rational(x.decode() if kind == "S" else str(x)) for x in array.ravel()])
+        return Values(
+            array.shape,
+            None,
+            [rational(x.decode("ascii", "replace") if kind == "S" else str(x)) for x in array.ravel()],
+        )
     raise InputError(f"array of dtype {name}: numbers are needed, as float, integer or ml_dtypes arrays. {_EXAMPLE}")
 
 
@@ -176,7 +187,7 @@ def _from_list(values: Any) -> Values:
         leaves = np.array(values, dtype=object)
     except ValueError:
         raise InputError(f"nested lists of unequal lengths are no array. {_EXAMPLE}") from None
-    flat = leaves.ravel().tolist()
+    flat = [x[()] if isinstance(x, np.ndarray) and x.ndim == 0 else x for x in leaves.ravel().tolist()]
     if any(isinstance(x, (list, tuple, np.ndarray)) for x in flat):
         raise InputError(f"nested lists of unequal lengths are no array. {_EXAMPLE}")
     if all(type(x) is float or (type(x) is int and -(1 << 53) <= x <= 1 << 53) for x in flat):

@@ -49,14 +49,6 @@ def self_test() -> str | None:
     return "NUMBA_DISABLE_JIT is set" if numba.config.DISABLE_JIT else None
 
 
-def flushes_subnormals() -> bool:
-    """Whether this thread's CPU replaces subnormal numbers by zero: any library can switch that on."""
-    return _LEAST_NORMAL * 0.5 == 0.0
-
-
-_LEAST_NORMAL = sys.float_info.min
-
-
 # --- the cache --------------------------------------------------------------------------------------------------------
 def cache_home() -> Path:
     """The folder where numsim may keep things: NUMSIM_CACHE_DIR, or where this system keeps caches."""

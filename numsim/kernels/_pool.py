@@ -7,6 +7,8 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
+from numsim.host import flushes_subnormals
+
 LARGE = 1 << 17  # fewer outputs than this are done before a second thread has woken up
 
 _pool: ThreadPoolExecutor | None = None
@@ -36,15 +38,21 @@ def over_chunks(count: int, work: Callable[[int, int], None], *, chunk: int = 0,
         return
     chunk = chunk or max(large, -(-count // (4 * number)))
 
-    def one(first: int) -> None:
+    flushing = flushes_subnormals()
+
+    def one(first: int) -> int | None:
+        if flushes_subnormals() != flushing:  # a thread keeps the mode of the one that made it: leave it to the caller
+            return first
         _here.working = True
         try:
             work(first, min(first + chunk, count))
         finally:
             _here.working = False
+        return None
 
-    for _ in _executor(number).map(one, range(0, count, chunk)):
-        pass  # (an exception of a worker is raised here)
+    for left in _executor(number).map(one, range(0, count, chunk)):  # (an exception of a worker is raised here)
+        if left is not None:
+            work(left, min(left + chunk, count))
 
 
 def _executor(number: int) -> ThreadPoolExecutor:

@@ -18,12 +18,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from numsim import accumulate
 from numsim.accumulate import Plan
 from numsim.codes import Codes, decode
 from numsim.formats import FP32, FP64, Format
+from numsim.host import flushes_subnormals
 from numsim.kernels import _pool
 from numsim.kernels import rounding as fast_rounding
-from numsim.kernels._jit import as_bits, as_float, flushes_subnormals, fma64, jit
+from numsim.kernels._jit import as_bits, as_float, fma64, jit
 from numsim.kernels.arithmetic import add_odd, carries, is_native, operand_values, rounds_from_odd
 from numsim.kernels.random import bits as random_bits
 from numsim.random import Draw, keys
@@ -37,8 +39,8 @@ def suits(plan: Plan, draw: Draw | None) -> bool:
     rounded = [plan.accumulator] if plan.product is None else [plan.accumulator, plan.product]
     if any(f.nan_code is None for f in rounded) and any(f.nan_code is not None for f in plan.inputs):
         return False  # a NaN may have nowhere to go: the reference says so
-    if not all(f.signed and f.zero for f in (*plan.inputs, *rounded)):
-        return False
+    if not all(f.signed and f.zero and f.fraction_bits for f in (*plan.inputs, *rounded)):
+        return False  # (without a fraction the parity of the code is not that of the significand)
     native = [is_native(f, plan.policy) for f in rounded]
     if native[0] and len(plan.inputs) == 2 and plan.product is None and plan.order != "sequential":
         return False  # only the sequential order has an exact product inside one fma
@@ -305,7 +307,9 @@ def _exact_in_float32(plan: Plan, a: npt.NDArray[Any], b: npt.NDArray[Any]) -> b
         return False
     if plan.order != "sequential" or flushes_subnormals():
         return False
-    if not all(f.fits(FP32) and f.specials != "fnuz" for f in (*plan.inputs, target, product or FP32)):
+    if not all(f.fits(FP32) and f.emin >= FP32.emin and f.specials != "fnuz" for f in (*plan.inputs, target)):
+        return False
+    if product is not None and not (product.fits(FP32) and product.emin >= FP32.emin and product.specials != "fnuz"):
         return False
     if target != FP32 and not (target.precision <= 11 and product is not None and product.fits(target)):
         return False
@@ -313,13 +317,19 @@ def _exact_in_float32(plan: Plan, a: npt.NDArray[Any], b: npt.NDArray[Any]) -> b
         return True  # the hardware's own product
     if plan.inputs[0].precision + plan.inputs[1].precision > 24:
         return False
-    return _last_exponent(a, plan.inputs[0]) + _last_exponent(b, plan.inputs[1]) >= -149
+    if product is None and policy.overflow == "saturate" and not (np.isfinite(a).all() and np.isfinite(b).all()):
+        return False  # a lane would saturate an infinite product before it is added
+    (a_least, a_most), (b_least, b_most) = _exponents(a), _exponents(b)
+    least = a_least - plan.inputs[0].precision + b_least - plan.inputs[1].precision
+    return least >= -149 and (product is not None or a_most + b_most <= 128)
 
 
-def _last_exponent(x: npt.NDArray[Any], format: Format) -> int:
-    """A lower bound on the exponent of the last bit of all numbers but zero."""
-    size = np.abs(x[(x != 0) & np.isfinite(x)])
-    return math.frexp(float(size.min()))[1] - format.precision if size.size else 0
+def _exponents(x: npt.NDArray[Any]) -> tuple[int, int]:
+    """The least and the greatest e with 2^(e-1) <= |x| < 2^e, over all finite numbers but zero."""
+    sizes = np.abs(x[(x != 0) & np.isfinite(x)])
+    if not sizes.size:
+        return 0, 0
+    return math.frexp(float(sizes.min()))[1], math.frexp(float(sizes.max()))[1]
 
 
 # --- the twins --------------------------------------------------------------------------------------------------------
@@ -389,3 +399,6 @@ def _arguments(plan: Plan, draw: Draw | None, count: int) -> tuple[Grid, Grid, i
 def _codes(values: npt.NDArray[Any], format: Format) -> npt.NDArray[Any]:
     """Codes of values that are on the grid already."""
     return fast_rounding.encode(values.reshape(-1), format, Policy(), None, None).reshape(values.shape)
+
+
+TWINS = [(accumulate.sums, sums), (accumulate.products, products)]

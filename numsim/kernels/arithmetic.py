@@ -16,10 +16,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from numsim import arithmetic
 from numsim.arithmetic import result_policy
 from numsim.codes import Codes, decode
 from numsim.events import Events
 from numsim.formats import FP64, Format
+from numsim.host import flushes_subnormals
 from numsim.kernels import _pool
 from numsim.kernels import rounding as fast_rounding
 from numsim.kernels._jit import as_bits, as_float, fma64, jit
@@ -38,8 +40,8 @@ def rounds_from_odd(format: Format, draw: Draw | None) -> bool:
 
 
 def is_native(format: Format, policy: Policy) -> bool:
-    """FP64 rounded to nearest is what the hardware computes."""
-    return format == FP64 and policy == Policy(nan=policy.nan)
+    """FP64 rounded to nearest is what the hardware computes, unless somebody has told it to flush subnormals."""
+    return format == FP64 and policy == Policy(nan=policy.nan) and not flushes_subnormals()
 
 
 def suits(
@@ -148,4 +150,9 @@ def compute(
 
     with np.errstate(all="ignore"):
         _pool.over_chunks(exact.size, chunk)
+    if events is not None and result.nan_code is not None:  # inf - inf, 0 / 0
+        events.nan += int(np.count_nonzero(np.isnan(exact) & ~np.isnan(values).any(axis=0)))
     return fast_rounding.encode(exact, result, result_policy(policy), draw, events)
+
+
+TWINS = [(arithmetic.compute, compute)]

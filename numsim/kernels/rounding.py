@@ -22,7 +22,7 @@ from numsim import kernels, random, rounding
 from numsim.codes import code_dtype, decode
 from numsim.events import Events
 from numsim.formats import FP32, FP64, Format
-from numsim.kernels._jit import flushes_subnormals
+from numsim.host import flushes_subnormals
 from numsim.kernels._pool import over_chunks
 from numsim.kernels._rounding_loops import Plan, loops
 from numsim.random import Draw

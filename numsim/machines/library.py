@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from numsim import host
 from numsim.codes import code_dtype
 from numsim.errors import UnavailableError
 from numsim.formats import Format, get_format
-from numsim.machines import host, orders
+from numsim.machines import orders
 from numsim.machines.question import SUMS, Answer, Can, Question
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from numsim import host
 from numsim.codes import code_dtype
 from numsim.formats import Format
-from numsim.machines import host
 from numsim.machines.library import Library
 
 _NUMPY: dict[str, np.dtype[Any]] = {

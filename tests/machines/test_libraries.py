@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 import numsim
+from numsim import host
 from numsim.errors import InputError, UnavailableError
-from numsim.machines import ask, find_machine, get_machine, host, list_machines
+from numsim.machines import ask, find_machine, get_machine, list_machines
 from numsim.machines.emulated import Emulated
 from numsim.machines.library import product_format
 from numsim.machines.quirks import QUIRKS, predict, quirks_of

@@ -6,7 +6,7 @@ from numsim import errors, formats, kernels, random
 from numsim._version import __version__
 from numsim.array import Array, array, from_codes
 from numsim.codes import classify, decode, exact, neighbours, pack, ulp, unpack
-from numsim.errors import NumsimError
+from numsim.errors import FormatError, InputError, NumsimError, RangeError, RecordError, UnavailableError
 from numsim.events import Events
 from numsim.explain import Explanation, explain
 from numsim.formats import (
@@ -57,8 +57,13 @@ __all__ = [
     "Events",
     "Explanation",
     "Format",
+    "FormatError",
+    "InputError",
     "NumsimError",
+    "RangeError",
+    "RecordError",
     "SumTrace",
+    "UnavailableError",
     "__version__",
     "add",
     "array",

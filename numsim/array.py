@@ -122,7 +122,7 @@ class Array(np.lib.mixins.NDArrayOperatorsMixin):
         text = np.array2string(
             np.asarray(self.values), separator=", ", threshold=100, formatter={"float_kind": lambda x: repr(float(x))}
         )
-        shape = "" if self.size else f".reshape({self.shape})"
+        shape = "" if self.size or self.ndim == 1 else f".reshape({self.shape})"
         return f"numsim.array({text if self.size else '[]'}, {name}){shape}".replace("\n", "\n      ")
 
     def _repr_html_(self) -> str | None:

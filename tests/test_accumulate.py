@@ -209,21 +209,47 @@ def test_sums_in_every_mode(name, order, implementation):
             assert_codes(got, right, (codes,), f"{name} {order} cumsum, {rounding}")
 
 
+def around_least_normal(spec, shape, rng):
+    """Within two powers of two of the least normal number, both signs: what flushing is about."""
+    count = int(np.prod(shape))
+    codes = rng.integers(0, 3 << spec.fraction, count).astype(np.uint64)
+    codes |= np.where(rng.integers(0, 2, count) == 0, np.uint64(spec.sign), np.uint64(0))
+    return codes.astype(spec.dtype).reshape(shape)
+
+
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("name", ["fp16", "e4m3fn", "e2m1", "bf16"])
 def test_sums_under_policies(name, order, implementation):
-    """Numbers near the top and near zero, all 72 policies."""
+    """All 72 policies: numbers near the top with small ones between, and numbers around the least normal one."""
     spec = oracle.SPECS[name]
     rng = np.random.default_rng(5)
     for rounding, overflow, subnormals in POLICIES:
-        codes = tricky_codes(spec, 7, rng)
-        codes[1:4:2] = spec.top - rng.integers(0, 2, 2)
-        codes[2:5:2] = rng.integers(0, 2 << spec.fraction, 2)
+        high = tricky_codes(spec, 7, rng)
+        high[1:4:2] = spec.top - rng.integers(0, 2, 2)
+        high[2:5:2] = rng.integers(0, 2 << spec.fraction, 2)
         policy = {"rounding": rounding, "overflow": overflow, "subnormals": subnormals}
-        right = Own(name, **policy).sum([codes], [name], order=order)[-1]
-        got = int(numsim.sum(from_codes(codes, name), order=order, **policy).codes)
-        shown = " ".join(f"{c:#x}" for c in codes)
-        assert got == right, f"{name} {order} {policy}: sum of {shown}: got {got:#x}, expected {right:#x}"
+        for codes in (high, around_least_normal(spec, 9, rng)):
+            right = Own(name, **policy).sum([codes], [name], order=order)[-1]
+            got = int(numsim.sum(from_codes(codes, name), order=order, **policy).codes)
+            shown = " ".join(f"{c:#x}" for c in codes)
+            assert got == right, f"{name} {order} {policy}: sum of {shown}: got {got:#x}, expected {right:#x}"
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("product", ["e5m2", None])
+def test_products_under_flushing(product, order, implementation):
+    """A subnormal factor, product or accumulator is a zero of its sign wherever it is an operand."""
+    rng = np.random.default_rng(14)
+    spec = oracle.SPECS["e5m2"]
+    for rounding, _, subnormals in POLICIES[::3]:
+        for _ in range(3):
+            a = around_least_normal(spec, (1, 9), rng)
+            b = mild_codes(spec, (9, 1), rng)
+            policy = {"rounding": rounding, "subnormals": subnormals}
+            right = own_matmul(a, b, ("e5m2", "e5m2"), "e5m2", product, order, **policy)
+            x, y = from_codes(a, "e5m2"), from_codes(b, "e5m2")
+            got = numsim.matmul(x, y, product=product or "exact", order=order, **policy).codes
+            assert_codes(got, right, (np.zeros((1, 1), int),), f"{a} times {b.T}, product {product}, {order}, {policy}")
 
 
 SUM_PAIRS = [("e4m3fn", "fp16"), ("fp16", "fp32"), ("bf16", "fp32"), ("fp32", "bf16"), ("fp32", "fp16"),
@@ -278,9 +304,8 @@ def test_matmul_against_fractions(names, product, accumulator, implementation):
         assert_codes(got.codes, right.reshape(-1), (np.arange(6),), f"dot of {names}, {options} (row)")
 
 
-def test_a_product_past_the_top_is_no_infinity(kernel, request):
+def test_a_product_past_the_top_is_no_infinity(kernel):
     """BF16 products reach 2^254; fused into FP32 they are exact until the sum is rounded."""
-    request.applymarker(pytest.mark.xfail(reason="float32 lanes let an exact product overflow: _exact_in_float32"))
     big, inf = 2.0**127, float("inf")
     a, b = numsim.array([[-inf, big]], "bf16"), numsim.array([[1.0], [big]], "bf16")
     options = {"product": "exact", "accumulator": "fp32"}
@@ -441,6 +466,10 @@ def test_counters_of_sums(order, r, implementation):
     own = Own(name, "stochastic", draws=draws, r=r)
     right = [own.sum([row], [name], order=order, first=o * n * uses)[-1] for o, row in enumerate(codes)]
     options = {"axis": 1, "order": order, "rounding": "stochastic", "sr_bits": r}
+    if order != "pairwise":
+        trail = [own.sum([row], [name], order=order, first=o * n * uses) for o, row in enumerate(codes)]
+        got = numsim.cumsum(from_codes(codes, name), seed=Stream(77, position), **options).codes
+        assert_codes(got, np.array(trail), (codes,), f"{order} running sum, {r} bits by seed")
     stream = Stream(77, position)
     got = numsim.sum(from_codes(codes, name), seed=stream, **options).codes
     assert_codes(got, np.array(right), (np.arange(rows),), f"{order}, {r} bits by seed (row)")
@@ -471,6 +500,12 @@ def test_counters_of_products(product, order, implementation):
         for i in range(batch)
     ])  # fmt: skip
     x, y = from_codes(a, names[0]), from_codes(b, names[1])
+    own = Own(target, "stochastic", draws=draws)
+    rows = [numsim.from_codes(v.reshape(-1, k), "e4m3fn") for v in (a, b.transpose(0, 2, 1)[:, :m])]
+    firsts = [own.sum([u, v], names, product, order, o * k * uses)[-1]
+              for o, (u, v) in enumerate(zip(*(r.codes.tolist() for r in rows), strict=True))]  # fmt: skip
+    got = numsim.dot(*rows, seed=Stream(78, position), **options).codes
+    assert_codes(got, np.array(firsts), (np.arange(batch * m),), f"dot, {options} by seed (row)")
     stream = Stream(78, position)
     got = numsim.matmul(x, y, seed=stream, **options).codes
     where = np.ix_(range(batch), range(m), range(n))

@@ -3,7 +3,6 @@
 import copy
 import math
 import pickle
-import re
 from decimal import Decimal
 from fractions import Fraction
 
@@ -51,8 +50,8 @@ def test_array_rounds_once():
     assert array([1.0], "tf32").codes.dtype == np.uint32
     assert array(1.0, np.float16).format is numsim.FP16
     assert array(1.0, ml_dtypes.bfloat16).format is numsim.BF16
-    assert array(1.0, "fp16").how == "encode to fp16, nearest-even"
-    assert array(1.0, "fp16", rounding="up").how == "encode to fp16, up"
+    assert array(1.0, "fp16", overflow="saturate").how == "rounded once to fp16, nearest-even, overflow saturate"
+    assert array(1.0, "fp16", rounding="up").how == "rounded once to fp16, up"
     with pytest.raises(FormatError, match="unknown format 'fp8': did you mean e4m3"):
         array(1.0, "fp8")
     with pytest.raises(InputError, match="rounding='even'"):
@@ -165,7 +164,6 @@ def test_mixed_formats_are_refused(operator, call):
         call(x, y)
 
 
-@pytest.mark.xfail(reason="x.astype('fp32') + y is still mixed; numsim.add is no help for a matrix product")
 @pytest.mark.parametrize(("operator", "call"), MIXED)
 def test_the_calls_in_that_message_work(operator, call):
     """And they do what was asked for: the name of the operation stands in them."""
@@ -174,7 +172,7 @@ def test_the_calls_in_that_message_work(operator, call):
         call(x, y)
     examples = str(error.value).partition("Example: ")[2].split(", or ")
     for example in examples:
-        assert isinstance(eval(example, {"numsim": numsim, "x": x, "y": y}), Array), example
+        assert isinstance(eval(example, {"numsim": numsim, "x": x, "y": y, "z": y}), Array), example
     name = {"+": "add", "-": "sub", "*": "mul", "/": "div", "@": "matmul"}.get(operator, operator)
     assert f"numsim.{name}(" in " ".join(examples)
 
@@ -208,7 +206,6 @@ def test_in_place(y):
     assert np.array_equal(y.codes, before)
 
 
-@pytest.mark.xfail(reason="the message says that np.add is not defined, and that np.add is known")
 def test_in_place_says_what_to_write(y):
     with pytest.raises(TypeError, match=r"x = x \+ "):
         y += 1
@@ -238,12 +235,10 @@ def test_membership(y):
     assert 3.0 not in array([], "fp16")
 
 
-@pytest.mark.xfail(reason="no __contains__: Python compares row by row; NumPy's rule is (x == value).any()")
 def test_membership_in_two_dimensions(matrix):
     assert 2.0 in matrix and 9.0 not in matrix
 
 
-@pytest.mark.xfail(reason="no __bool__: Python falls back to __len__, so one zero counts as true")
 def test_truth():
     """As an array of NumPy: that of the one element, and refused for several."""
     assert not bool(array([0.0], "fp16")) and not bool(array(0.0, "fp16")) and bool(array([3.0], "fp16"))
@@ -303,11 +298,11 @@ def test_matrix_products(matrix, y):
      lambda x: np.add(np.zeros(3), 1, out=x), lambda x: np.hypot(x, x), lambda x: np.floor_divide(x, 2)],
 )  # fmt: skip
 def test_refused_ufuncs(call, y):
-    with pytest.raises(TypeError, match=r"not defined on numsim Arrays: .*Known are add.*x\.values"):
+    refusal = r"not defined on numsim Arrays: .*Defined are .*x\.values|never changed in place: .* Write "
+    with pytest.raises(TypeError, match=refusal):
         call(y)
 
 
-@pytest.mark.xfail(reason="without __array_function__ NumPy decodes to float64 on the quiet")
 @pytest.mark.parametrize(
     "call",
     [lambda x: np.dot(x, x), np.mean, np.var, lambda x: np.einsum("i,i", x, x), np.linalg.norm, np.round, np.sort,
@@ -458,13 +453,13 @@ def test_unsigned_formats_have_no_negative_numbers():
 
 def test_repr_tells_the_truth(y):
     """Enough digits to name each value, as Python writes floats; NumPy's settings do not change that."""
-    assert repr(array([1.1015625, 3.0], "bf16")) == "Array([1.1015625, 3.0], format='bf16')"
-    assert repr(array(0.1, "bf16")) == "Array(0.10009765625, format='bf16')"
-    assert repr(array([np.nan, np.inf, -np.inf, -0.0], "fp16")) == "Array([nan, inf, -inf, -0.0], format='fp16')"
-    assert repr(array([], "fp16")) == "Array([], format='fp16')"
-    assert repr(array([2.0**-24, 1e4], "fp16")) == "Array([5.960464477539063e-08, 10000.0], format='fp16')"
+    assert repr(array([1.1015625, 3.0], "bf16")) == "numsim.array([1.1015625, 3.0], 'bf16')"
+    assert repr(array(0.1, "bf16")) == "numsim.array(0.10009765625, 'bf16')"
+    assert repr(array([np.nan, np.inf, -np.inf, -0.0], "fp16")) == "numsim.array([nan, inf, -inf, -0.0], 'fp16')"
+    assert repr(array([], "fp16")) == "numsim.array([], 'fp16')"
+    assert repr(array([2.0**-24, 1e4], "fp16")) == "numsim.array([5.960464477539063e-08, 10000.0], 'fp16')"
     with np.printoptions(precision=2, suppress=True):
-        assert repr(y) == "Array([1.0, 2.0, 0.0999755859375], format='fp16')"
+        assert repr(y) == "numsim.array([1.0, 2.0, 0.0999755859375], 'fp16')"
     assert str(y) == repr(y)
 
 
@@ -474,7 +469,7 @@ def test_repr_of_many_numbers():
     assert len(lines) > 1 and all(line.startswith(" " * 7) for line in lines[1:])  # under the first number
     assert max(map(len, lines[:-1])) < 80, text
     assert ", ..., " in repr(array(np.arange(200), "fp16"))
-    assert repr(array(np.eye(2), "fp16")) == "Array([[1.0, 0.0],\n       [0.0, 1.0]], format='fp16')"
+    assert repr(array(np.eye(2), "fp16")) == "numsim.array([[1.0, 0.0],\n       [0.0, 1.0]], 'fp16')"
 
 
 @pytest.mark.parametrize(
@@ -485,19 +480,17 @@ def test_repr_names_every_value(name):
     format = numsim.get_format(name)
     codes = np.random.default_rng(1).integers(0, format.codes, 60, dtype=np.uint64).astype(f"u{format.code_bytes}")
     x = from_codes(codes, name)
-    numbers = [float(t) for t in re.findall(r"nan|-?inf|-?\d[\d.e+-]*", repr(x).partition("(")[2].partition("]")[0])]
-    assert np.array_equal(numbers, x.values, equal_nan=True)
+    again = eval(repr(x), {"numsim": numsim, "nan": np.nan, "inf": np.inf})
+    assert again.format == x.format and np.array_equal(again.codes, x.codes)
 
 
-@pytest.mark.xfail(reason="Array(...) takes codes and a Format: what repr shows is no call of it")
 def test_repr_can_be_read_back(y, matrix):
-    names = {"Array": Array, "array": array, "numsim": numsim, "nan": np.nan, "inf": np.inf}
+    names = {"numsim": numsim, "nan": np.nan, "inf": np.inf}
     for x in (y, matrix, array(0.1, "bf16"), array([np.nan, -np.inf, -0.0], "e5m2"), array(np.zeros((0, 3)), "fp16")):
         again = eval(repr(x), names)
         assert again.format == x.format and np.array_equal(again.codes, x.codes) and again.shape == x.shape
 
 
-@pytest.mark.xfail(reason="the constructor takes anything; the mistake shows in some later call")
 def test_the_constructor_checks():
     for bad in (([1.5], "fp16"), (np.array([1.5]), numsim.FP16), (np.array([1], np.int64), numsim.FP16)):
         with pytest.raises(NumsimError):

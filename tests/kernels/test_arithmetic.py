@@ -22,7 +22,8 @@ OWN = [
     Format("high", 4, 3, -90, specials="fn"),
     Format("m25", 8, 25, 127),  # 26 bits, the most that float64 carries
     Format("m26", 8, 26, 127),  # one more: the reference computes
-    Format("wide", 10, 12, 511),  # exponents too far for float64
+    Format("m45", 8, 45, 127),  # a result of 46 bits: only the side of the residue tells ties and numbers from others
+    Format("e11m12", 11, 12, 1023),  # products that no float64 holds
     Format("unsigned", 4, 3, 7, signed=False, specials="finite"),
     Format("fnuz", 5, 6, 16, specials="fnuz"),
     Format("no_fraction", 4, 0, 7, specials="fn"),
@@ -163,6 +164,18 @@ def test_all_pairs_of_one_format(operation, format):
         assert_twins(operation, operands, [format] * arity, format, Policy(rounding, nan=nan))
 
 
+@pytest.mark.parametrize("operation", arithmetic.OPERATIONS)
+def test_long_results(operation, calls):
+    """FP32 operands, 46 bits in the result: one quotient in a hundred is, as a float64, a tie or a number."""
+    rng = np.random.default_rng(6)
+    operands = [random_codes(numsim.FP32, 800, rng) for _ in range(arithmetic.ARITY.get(operation, 2))]
+    for x in operands:  # sizes that neither vanish nor overflow
+        x[:700] = (x[:700] & np.uint32(0x87FFFFFF)) | np.uint32(0x38000000)
+    for rounding in ROUNDINGS[:-1]:
+        assert_twins(operation, operands, [numsim.FP32] * len(operands), OWN[5], Policy(rounding))
+    assert calls[operation] == 12
+
+
 @pytest.mark.parametrize("length", [0, 1, 2, 3, 7, 8, 9, 15, 17, 31, 33, 100])
 def test_odd_lengths(length, calls):
     rng = np.random.default_rng(length)
@@ -215,14 +228,12 @@ def test_who_computes():
         assert suits("add", formats, result, policy, draw) == expected, (formats, result, policy, draw)
 
 
-@pytest.mark.xfail(reason="compute does not pass events to suits(): the hardware's FP64 counts nothing")
 def test_events_of_fp64():
     rng = np.random.default_rng(3)
     operands = [random_codes(numsim.FP64, 40, rng) for _ in range(2)]
     assert_twins("add", operands, [numsim.FP64] * 2, numsim.FP64, Policy())
 
 
-@pytest.mark.xfail(reason="FP64 is left to the hardware without a look at flush-to-zero")
 def test_a_cpu_that_flushes_subnormals():
     """Any library can switch that on; torch can, so torch does it here."""
     torch = pytest.importorskip("torch", reason="needs torch to switch flush-to-zero on: pip install torch")

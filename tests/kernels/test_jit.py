@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import numsim
-from numsim import kernels
+from numsim import host, kernels
 from numsim.kernels import _pool
 
 HERE = Path(numsim.__file__).parent
@@ -78,6 +78,16 @@ def test_public_kernels_are_paired(room):
         assert reference.__module__ == f"numsim.{room}" and reference.__name__ == kernel.__name__
         tests = TESTED[f"{room}.{kernel.__name__}"]
         assert room in (Path(__file__).parent / tests).read_text(encoding="utf-8")
+
+
+@needs_kernels
+@pytest.mark.parametrize("room", ["arithmetic", "accumulate"])
+def test_twins_of_arithmetic_and_sums_have_their_names(room):
+    """(tests/kernels/test_arithmetic.py and test_accumulate.py see to it that every loop of these rooms is reached.)"""
+    twins = import_module(f"numsim.kernels.{room}").TWINS
+    assert twins
+    for reference, kernel in twins:
+        assert (reference.__module__, reference.__name__) == (f"numsim.{room}", kernel.__name__)
 
 
 # --- the cache --------------------------------------------------------------------------------------------------------
@@ -220,7 +230,6 @@ def flushing():
 @needs_kernels
 @pytest.mark.parametrize("name", ["fp16", "bf16", "tf32", "fp32", "e8m0", "e8m20", "fp64", "e5m2"])
 def test_a_cpu_that_flushes_subnormals(flushing, name):
-    from numsim.kernels import _jit
 
     rng = np.random.default_rng(4)
     words = rng.integers(0, 1 << 26, 700, dtype=np.uint32) | rng.integers(0, 2, 700, dtype=np.uint32) << np.uint32(31)
@@ -237,7 +246,7 @@ def test_a_cpu_that_flushes_subnormals(flushing, name):
             for which, on in (("reference", False), ("kernel", True)):
                 with kernels.force(which):
                     flushing(on)
-                    assert _jit.flushes_subnormals() == on
+                    assert host.flushes_subnormals() == on
                     codes.append(numsim.encode(x, name, **options))
                     if fits:
                         numsim.round_to(x, name, out=out[on], **options)

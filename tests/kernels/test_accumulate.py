@@ -264,6 +264,14 @@ def test_accumulators_without_nan(order, nan):
         assert_twins(accumulate.sums, [codes] * len(plan.inputs), plan)
 
 
+@pytest.mark.parametrize("nan", ["zero", "max"])
+def test_products_that_become_nan(nan):
+    """28 times 28 is past the top of E4M3: a NaN product of finite formats, and E2M1 has no code for it."""
+    codes = np.array([[0x1F, 0x04, 0x1F], [0x04, 0x1F, 0x08]], np.uint8)
+    e3m2 = numsim.E3M2
+    assert_twins(accumulate.sums, [codes] * 2, Plan((e3m2, e3m2), E2M1, E4M3, policy=Policy(nan=nan)))
+
+
 def test_every_kernel_has_a_twin():
     """A loop that no plan uses would be tested by nobody."""
     from numba.core.dispatcher import Dispatcher

@@ -22,7 +22,7 @@ _FORMATS = (
     "fp16", "bf16", "e5m2", "e4m3fn", "e4m3fnuz", "e5m2fnuz", "e4m3b11fnuz", "e4m3_ieee", "e3m4", "e3m2", "e2m3",
     "e2m1", "e8m0",
 )  # fmt: skip
-_EXAMPLE = "numsim.experiments.casts.run(session, formats=['e4m3', 'bf16'])"
+_EXAMPLE = "numsim.experiments.run(\"casts\", formats=['e4m3', 'bf16'])"
 
 # What a library may do instead of one rounding to nearest-even with IEEE overflow: a question of its own each.
 RULES: dict[str, dict[str, Any]] = {

@@ -36,7 +36,7 @@ _SIZES = tuple(float(f"{m}e{e}") for e in range(-8, -1) for m in (1, 1.5, 2, 3, 
 _SCALES = 25  # loss scales 2^0 to 2^24
 _STEP = 2000  # of the recorded gradients and weights
 _WEIGHTS = 200  # recorded weights used of each layer
-_EXAMPLE = "numsim.experiments.master_weights.run(session, updates=(1e-4, 1e-3))"
+_EXAMPLE = 'numsim.experiments.run("master-weights", updates=(1e-4, 1e-3))'
 
 
 def run(

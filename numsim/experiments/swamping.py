@@ -29,7 +29,7 @@ from numsim.random import bits, check_seed
 from numsim.rounding import encode
 
 Codes = npt.NDArray[Any]
-_EXAMPLE = "numsim.experiments.swamping.run(session, terms=4096)"
+_EXAMPLE = 'numsim.experiments.run("swamping", terms=4096)'
 CURES = ("plain", "stochastic", "Kahan", "pairwise", "FP32 accumulator")
 _CURED = 1000  # "0.1 a thousand times"
 _RUNS = 4  # of stochastic rounding
@@ -267,7 +267,9 @@ def _findings(
         found.append(f"A sum of uniform numbers is off by: {', '.join(lost)}.")
     for f, (total, ways) in cures.items():
         if f.bits == 16 and "plain" in ways and len(ways) > 2:
-            helped = [f"{cure} {_worst(s, total)}" for cure, s in ways.items() if cure != "plain"]
+            helped = [
+                f"{cure} {'up to ' * (len(s) > 1)}{_worst(s, total)}" for cure, s in ways.items() if cure != "plain"
+            ]
             plain = _worst(ways["plain"], total)
             found.append(f"0.1 a thousand times in {f.title}: plain is off by {plain}, {', '.join(helped)}.")
     return found

@@ -31,7 +31,7 @@ KINDS = ("activation-gradient", "weight-gradient")
 FATES = ("zero", "subnormal", "overflow")
 _PROBES = 16  # numbers a binade that stand for it where no sampled gradient lies in it
 _NEAR = 0.001  # scales that lose at most 0.1 percentage points more than the best count as equally good
-_EXAMPLE = "numsim.experiments.underflow.run(session, step=2000)"
+_EXAMPLE = 'numsim.experiments.run("underflow", step=2000)'
 
 
 @dataclass(frozen=True, eq=False)

@@ -37,7 +37,7 @@ EVEN, AWAY, TOWARD_ZERO, UP, DOWN, ODD, STOCHASTIC = range(len(ROUNDINGS))
 def suits(plan: Plan, draw: Draw | None) -> bool:
     """Whether the kernels compute this plan bit for bit; the reference does the rest."""
     rounded = [plan.accumulator] if plan.product is None else [plan.accumulator, plan.product]
-    if any(f.nan_code is None for f in rounded) and any(f.nan_code is not None for f in plan.inputs):
+    if any(f.nan_code is None for f in rounded) and any(f.nan_code is not None for f in (*plan.inputs, *rounded)):
         return False  # a NaN may have nowhere to go: the reference says so
     if not all(f.signed and f.zero and f.fraction_bits for f in (*plan.inputs, *rounded)):
         return False  # (without a fraction the parity of the code is not that of the significand)

@@ -130,7 +130,8 @@ def _cures(result: Result, style: str) -> tuple[str, Picture, str]:
     by_error: dict[str, list[str]] = {}
     for cure, sums in cures[name]["sums"].items():
         error = max(abs(s / cures[name]["exact"] - 1) for s in sums)
-        by_error.setdefault(percent(error) if error else "none", []).append(cure)
+        size = percent(error) if error else "none"
+        by_error.setdefault(f"up to {size}" if len(sums) > 1 and error else size, []).append(cure)
     finding = f"0.1 a thousand times in {name}, error: " + ", ".join(f"{listed(c)} {e}" for e, c in by_error.items())
     below = "Each mark is one sum; stochastic rounding was run several times. "
     headline(figure, finding, f"{below}The error is against the exact sum of the terms as they are stored.")

@@ -854,6 +854,7 @@ def test_scalars_in_scalars_out(implementation):
         np.array(["2020-01-01"], "M8[D]"),
         np.array([1], "m8[s]"),
         np.zeros(2, [("a", "f4")]),
+        np.ma.masked_array([1.0, 2.0], [True, False]),
     ],
 )
 def test_what_is_no_number_is_refused(bad):

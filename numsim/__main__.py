@@ -2,7 +2,9 @@
 
 import sys
 
-from numsim.cli import main
-
 if __name__ == "__main__":
+    try:
+        from numsim.cli import main
+    except KeyboardInterrupt:  # while numpy is still loading
+        sys.exit(130)
     sys.exit(main())

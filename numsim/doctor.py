@@ -10,6 +10,7 @@ import platform
 import re
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -73,8 +74,12 @@ def _try(ask: Callable[[], Any]) -> str:
 def _versions() -> dict[str, str]:
     found = {"numsim": __version__, "python": f"{platform.python_version()} ({platform.python_implementation()})"}
     for name in _PACKAGES:  # torch is asked for its version without loading it
-        found[name] = host.version(name) or "not installed"
+        found[name] = _try(partial(_installed, name))
     return found
+
+
+def _installed(name: str) -> str:
+    return host.version(name) or "not installed"
 
 
 def _computer() -> dict[str, str]:
@@ -93,7 +98,8 @@ def _cores() -> str:
 
 
 def _subnormals() -> str:
-    return "FLUSHED TO ZERO" if host.flushes_subnormals() else "kept (no flush-to-zero)"
+    kept = "FLUSHED TO ZERO" if host.flushes_subnormals() else "kept (no flush-to-zero)"
+    return kept if host.rounds_to_nearest() else f"{kept}; and NOT ROUNDING TO NEAREST"
 
 
 def _terminal() -> dict[str, str]:

@@ -5,6 +5,15 @@ error that a caller would expect, so ``except ValueError`` keeps working.
 """
 
 
+def short(x: object) -> str:
+    """A value as an error message shows it: its repr, cut where it is long."""
+    try:
+        text = repr(x)
+    except Exception:
+        text = f"<{type(x).__name__}>"
+    return text if len(text) <= 80 else f"{text[:60]}... ({len(text)} characters)"
+
+
 class NumsimError(Exception):
     """Base of everything that numsim raises on purpose."""
 

@@ -109,7 +109,7 @@ def _why(error: OSError, folder: Path) -> str:
 
 
 def npz_bytes(arrays: Mapping[str, npt.NDArray[Any]]) -> bytes:
-    """An .npz file (as ``numpy.load`` reads it) of unsigned integer arrays; its bytes depend on the arrays alone.
+    """An .npz file (as ``numpy.load`` reads it) of numeric arrays; its bytes depend on the arrays alone.
 
     (Given the same zlib. Another one may compress differently, with the same content.)
 
@@ -120,8 +120,8 @@ def npz_bytes(arrays: Mapping[str, npt.NDArray[Any]]) -> bytes:
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as writer:
         for name in sorted(arrays):
             array = np.ascontiguousarray(arrays[name])
-            if array.dtype.kind != "u":
-                raise TypeError(f"{name} has dtype {array.dtype}: unsigned integers are needed")
+            if array.dtype.kind not in "uif":
+                raise TypeError(f"{name} has dtype {array.dtype}: numbers are needed")
             array = array.astype(array.dtype.newbyteorder("<"), copy=False).reshape(np.shape(arrays[name]))
             member = io.BytesIO()
             np.lib.format.write_array(member, array, version=(1, 0), allow_pickle=False)

@@ -20,7 +20,7 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Any, Literal
 
-from numsim.errors import FormatError
+from numsim.errors import FormatError, short
 
 Specials = Literal["ieee", "fn", "fnuz", "finite"]
 SPECIALS: dict[str, str] = {
@@ -315,11 +315,11 @@ def get_format(x: Any) -> Format:
         e, f = int(match[1]), int(match[2])
         if not (2 <= e <= 15 and f >= 1 and 1 + e + f <= 64):
             raise FormatError(
-                f"unknown format {name!r}: an IEEE-style eXmY has X from 2 to 15, Y of at least 1 and 64 bits in all. "
-                "Example: numsim explain 0.1 --format e5m4"
+                f"unknown format {short(name)}: an IEEE-style eXmY has X from 2 to 15, Y of at least 1 and 64 bits "
+                "in all. Example: numsim explain 0.1 --format e5m4"
             )
         return _ieee(name, e, f, name.upper(), "IEEE 754-2019 style, bias 2^(X-1) - 1")
     names = [*_BY_NAME, *_ALIASES]
     near = _HINTS.get(name) or " or ".join(difflib.get_close_matches(name, names, n=3, cutoff=0.5))
     hint = f"did you mean {near}?" if near else f"known are {', '.join(_BY_NAME)} and any eXmY."
-    raise FormatError(f"unknown format {str(x)!r}: {hint} Example: numsim explain 0.1 --format e4m3")
+    raise FormatError(f"unknown format {short(str(x))}: {hint} Example: numsim explain 0.1 --format e4m3")

@@ -12,6 +12,7 @@ from pathlib import Path
 
 _LEAST_NORMAL = sys.float_info.min
 _LEAST = 5e-324  # names, not literals: the compiler would multiply literals itself
+_ONE, _QUARTER, _THREE_QUARTERS = 1.0, 2.0**-54, 1.5 * 2.0**-53  # the latter as shares of the spacing above 1
 
 
 def flushes_subnormals() -> bool:
@@ -21,6 +22,15 @@ def flushes_subnormals() -> bool:
     False
     """
     return _LEAST_NORMAL * 0.5 == 0.0 or _LEAST * 2.0**100 == 0.0
+
+
+def rounds_to_nearest() -> bool:
+    """Whether this thread's CPU rounds to nearest: C code can choose another direction and leave it so.
+
+    >>> rounds_to_nearest()
+    True
+    """
+    return _ONE + _QUARTER == 1.0 and _ONE + _THREE_QUARTERS > 1.0 and -_ONE - _THREE_QUARTERS < -1.0
 
 
 def version(package: str) -> str | None:
@@ -72,4 +82,5 @@ def provenance(machine: str, *packages: str) -> dict[str, str | bool]:
         "system": platform.system(),
         "python": platform.python_version(),
         "flush_to_zero": flushes_subnormals(),
+        "rounds_to_nearest": rounds_to_nearest(),
     }

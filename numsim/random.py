@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from numsim.errors import InputError
+from numsim.errors import InputError, short
 
 _U32, _U64 = (1 << 32) - 1, (1 << 64) - 1
 
@@ -51,7 +51,7 @@ def bits(seed: int, counter: int) -> int:
 def check_seed(seed: Any) -> int:
     """A seed as a Python integer; refuses what is no integer in [0, 2^64)."""
     if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or not 0 <= seed <= _U64:
-        raise InputError(f"seed={seed!r}: a seed is an integer from 0 to 2^64 - 1. Example: seed=7")
+        raise InputError(f"seed={short(seed)}: a seed is an integer from 0 to 2^64 - 1. Example: seed=7")
     return int(seed)
 
 
@@ -67,7 +67,9 @@ class Stream:
 
     def __init__(self, seed: int, position: int = 0) -> None:
         if isinstance(position, bool) or not isinstance(position, (int, np.integer)) or position < 0:
-            raise InputError(f"position={position!r}: a position is an integer >= 0. Example: Stream(7, position=0)")
+            raise InputError(
+                f"position={short(position)}: a position is an integer >= 0. Example: Stream(7, position=0)"
+            )
         self.seed, self.position = check_seed(seed), int(position)
 
     def take(self, count: int) -> int:
@@ -101,7 +103,7 @@ def make_draw(count: int, seed: Any, random_bits: Any, sr_bits: int | None, shap
     """Check the options of a stochastic call and reserve ``count`` draws."""
     example = 'Example: rounding="stochastic", seed=7'
     if sr_bits is not None and not (isinstance(sr_bits, (int, np.integer)) and 1 <= sr_bits <= 32):
-        raise InputError(f"sr_bits={sr_bits!r}: the number of random bits is 1 to 32. {example}, sr_bits=8")
+        raise InputError(f"sr_bits={short(sr_bits)}: the number of random bits is 1 to 32. {example}, sr_bits=8")
     if (seed is None) == (random_bits is None):
         raise InputError(f"stochastic rounding needs either seed= or random_bits=. {example}")
     if random_bits is None:

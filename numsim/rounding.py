@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from numsim import kernels
 from numsim.codes import Codes, code_dtype, decode
-from numsim.errors import InputError, RangeError
+from numsim.errors import InputError, RangeError, short
 from numsim.events import Events
 from numsim.formats import FP32, FP64, Format, get_format
 from numsim.random import Draw, make_draw
@@ -51,7 +51,7 @@ class Policy:
         ):
             if value not in allowed:
                 raise InputError(
-                    f"{option}={value!r}: allowed are {', '.join(allowed)}. Example: {option}={allowed[0]!r}"
+                    f"{option}={short(value)}: allowed are {', '.join(allowed)}. Example: {option}={allowed[0]!r}"
                 )
 
     def __str__(self) -> str:

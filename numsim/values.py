@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from numsim.errors import InputError
+from numsim.errors import InputError, short
 from numsim.formats import FP32, FP64, Format
 
 
@@ -79,12 +79,12 @@ def rational(x: Any) -> Rational:
         n, d = x.as_integer_ratio()
         return Rational(sign, abs(int(n)), int(d))
     if isinstance(x, numbers.Complex) and not isinstance(x, numbers.Real):
-        raise InputError(f"{x!r} is complex: round the real and the imaginary part apart. {_EXAMPLE}")
+        raise InputError(f"{short(x)} is complex: round the real and the imaginary part apart. {_EXAMPLE}")
     if type(x).__module__.startswith("ml_dtypes"):
         return rational(float(x))
     if getattr(x, "shape", None) == () and hasattr(x, "__array__"):  # a single number of some other library, or ours
         return rational(np.asarray(x)[()])
-    raise InputError(f"{x!r} ({type(x).__name__}) is no number. {_EXAMPLE}")
+    raise InputError(f"{short(x)} ({type(x).__name__}) is no number. {_EXAMPLE}")
 
 
 _HEX = re.compile(r"([+-]?)0x([0-9a-f]*)\.?([0-9a-f]*)(?:p([+-]?\d+))?", re.IGNORECASE)
@@ -103,7 +103,9 @@ def _parse(text: str) -> Any:
         try:
             x = Decimal(text)
             if x.is_finite() and x and abs(x.adjusted()) >= 10_000:  # it would become an integer of that many digits
-                raise InputError(f"{text!r}: exponents of five digits and more are not read; every format ends before.")
+                raise InputError(
+                    f"{short(text)}: exponents of five digits and more are not read; every format ends before."
+                )
             return x
         except InvalidOperation:
             pass
@@ -112,7 +114,7 @@ def _parse(text: str) -> Any:
                 return Fraction(text)
         except (ValueError, ZeroDivisionError):
             pass
-    raise InputError(f"{text!r} is no number: write it like '0.1', '1e-3', '0x1.8p-3' or '1/3'.")
+    raise InputError(f"{short(text)} is no number: write it like '0.1', '1e-3', '0x1.8p-3' or '1/3'.")
 
 
 def as_fraction(x: Rational) -> Fraction:

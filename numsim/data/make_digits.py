@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from numsim.data._npz import digits_digest, write_npz
+from numsim.data._digest import digits_digest
+from numsim.files import npz_bytes, write_atomic
 
 
 def digits_from_sklearn() -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
@@ -33,7 +34,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, default=Path(__file__).with_name("digits.npz"), help="file to write")
     output: Path = parser.parse_args(argv).output
     images, labels = digits_from_sklearn()
-    size = write_npz(output, {"images": images, "labels": labels})
+    size = write_atomic(output, npz_bytes({"images": images, "labels": labels})).stat().st_size
     print(f"{output.name}: {len(images)} images, {size} bytes, sha256 of the arrays {digits_digest(images, labels)}")
     return 0
 

@@ -25,7 +25,8 @@ import numpy as np
 import numpy.typing as npt
 
 from numsim.data import KINDS, load_digits
-from numsim.data._npz import digits_digest, write_npz
+from numsim.data._digest import digits_digest
+from numsim.files import npz_bytes, write_atomic
 
 STEPS = (0, 100, 500, 2000)
 SEED = 20180220
@@ -258,7 +259,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, default=Path(__file__).with_name("gradients.npz"), help="file to write")
     output: Path = parser.parse_args(argv).output
     arrays = record(report=print)
-    size = write_npz(output, arrays)
+    size = write_atomic(output, npz_bytes(arrays)).stat().st_size
     print(f"{output.name}: {len(arrays['total'])} tensors, {int(arrays['total'].sum())} values, {size} bytes")
     return 0
 

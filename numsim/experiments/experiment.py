@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from numsim.errors import InputError
+from numsim.errors import InputError, short
 from numsim.formats import Format, get_format
 from numsim.machines.question import Answer, Question
 
@@ -80,7 +80,7 @@ class Experiment:
 def check_whole(name: str, value: Any, low: int, high: int, example: str) -> int:
     """A parameter that is a whole number from ``low`` to ``high``."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not low <= value <= high:
-        raise InputError(f"{name}={value!r}: a whole number from {low} to {high} is needed. Example: {example}")
+        raise InputError(f"{name}={short(value)}: a whole number from {low} to {high} is needed. Example: {example}")
     return int(value)
 
 
@@ -88,7 +88,7 @@ def check_real(name: str, value: Any, low: float, high: float, example: str) -> 
     """A parameter that is a finite number from ``low`` to ``high``."""
     real = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
     if not real or not low <= value <= high:
-        raise InputError(f"{name}={value!r}: a number from {low:g} to {high:g} is needed. Example: {example}")
+        raise InputError(f"{name}={short(value)}: a number from {low:g} to {high:g} is needed. Example: {example}")
     return float(value)
 
 
@@ -99,7 +99,7 @@ def check_formats(name: str, value: Any, allowed: Callable[[Format], bool], rule
     refused = [f.name for f in formats if not allowed(f)]
     if not formats or refused:
         which = f"; not {', '.join(refused)}" if refused else ""
-        raise InputError(f"{name}={value!r}: {rule}{which}. Example: {example}")
+        raise InputError(f"{name}={short(value)}: {rule}{which}. Example: {example}")
     return formats
 
 

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from numsim.host import flushes_subnormals
+from numsim.host import flushes_subnormals, rounds_to_nearest
 
 LARGE = 1 << 17  # fewer outputs than this are done before a second thread has woken up
 
@@ -38,10 +38,13 @@ def over_chunks(count: int, work: Callable[[int, int], None], *, chunk: int = 0,
         return
     chunk = chunk or max(large, -(-count // (4 * number)))
 
-    flushing = flushes_subnormals()
+    mode = flushes_subnormals(), rounds_to_nearest()
 
     def one(first: int) -> int | None:
-        if flushes_subnormals() != flushing:  # a thread keeps the mode of the one that made it: leave it to the caller
+        if (
+            flushes_subnormals(),
+            rounds_to_nearest(),
+        ) != mode:  # a thread keeps the mode of the one that made it: leave it to the caller
             return first
         _here.working = True
         try:

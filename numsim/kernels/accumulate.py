@@ -22,7 +22,7 @@ from numsim import accumulate
 from numsim.accumulate import Plan
 from numsim.codes import Codes, decode
 from numsim.formats import FP32, FP64, Format
-from numsim.host import flushes_subnormals
+from numsim.host import flushes_subnormals, rounds_to_nearest
 from numsim.kernels import _pool
 from numsim.kernels import rounding as fast_rounding
 from numsim.kernels._jit import as_bits, as_float, fma64, jit
@@ -37,6 +37,8 @@ EVEN, AWAY, TOWARD_ZERO, UP, DOWN, ODD, STOCHASTIC = range(len(ROUNDINGS))
 def suits(plan: Plan, draw: Draw | None) -> bool:
     """Whether the kernels compute this plan bit for bit; the reference does the rest."""
     rounded = [plan.accumulator] if plan.product is None else [plan.accumulator, plan.product]
+    if not rounds_to_nearest():
+        return False
     if any(f.nan_code is None for f in rounded) and any(f.nan_code is not None for f in (*plan.inputs, *rounded)):
         return False  # a NaN may have nowhere to go: the reference says so
     if not all(f.signed and f.zero and f.fraction_bits for f in (*plan.inputs, *rounded)):

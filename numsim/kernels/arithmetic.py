@@ -21,7 +21,7 @@ from numsim.arithmetic import result_policy
 from numsim.codes import Codes, decode
 from numsim.events import Events
 from numsim.formats import FP64, Format
-from numsim.host import flushes_subnormals
+from numsim.host import flushes_subnormals, rounds_to_nearest
 from numsim.kernels import _pool
 from numsim.kernels import rounding as fast_rounding
 from numsim.kernels._jit import as_bits, as_float, fma64, jit
@@ -53,6 +53,8 @@ def suits(
     events: Events | None = None,
 ) -> bool:
     """Whether the kernel computes this bit for bit; the reference does the rest."""
+    if not rounds_to_nearest():
+        return False
     if is_native(result, policy):
         return events is None and all(f.fits(FP64) for f in formats)
     return all(map(carries, formats)) and rounds_from_odd(result, draw)

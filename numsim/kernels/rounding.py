@@ -22,7 +22,7 @@ from numsim import kernels, random, rounding
 from numsim.codes import code_dtype, decode
 from numsim.events import Events
 from numsim.formats import FP32, FP64, Format
-from numsim.host import flushes_subnormals
+from numsim.host import flushes_subnormals, rounds_to_nearest
 from numsim.kernels._pool import over_chunks
 from numsim.kernels._rounding_loops import Plan, loops
 from numsim.random import Draw
@@ -201,7 +201,7 @@ def _round(
                 rounding.nan_result(format, policy)  # raises
 
     def work(first: int, end: int) -> None:
-        exact = prepared.quick and not (prepared.leans and flushes_subnormals())
+        exact = prepared.quick and rounds_to_nearest() and not (prepared.leans and flushes_subnormals())
         for start, words in blocks(first, end):
             part = results[start : start + words.size]
             if policy.rounding == "nearest-even" and exact and events is None:

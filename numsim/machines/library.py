@@ -83,6 +83,8 @@ class Library:
             return Can(False, missing)
         if host.flushes_subnormals():
             return Can(False, "flush-to-zero is switched on in this process (by another library)")
+        if not host.rounds_to_nearest():
+            return Can(False, "this process does not round to nearest (another library chose so)")
         reason = self._why_not(question) if question is not None else ""
         return Can(not reason, reason)
 

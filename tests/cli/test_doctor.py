@@ -62,11 +62,11 @@ def test_whatever_fails_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
         raise RuntimeError("boom")
 
     with monkeypatch.context() as broken:
-        broken.setattr(doctor.metadata, "version", fail)
+        broken.setattr("numsim.host.version", fail)
         broken.setattr(kernels, "why_not", fail)
         broken.setattr(getpass, "getuser", fail)
         broken.setattr(platform, "node", fail)
-        broken.setattr(doctor, "_cpu_name", fail)
+        broken.setattr("numsim.host.cpu_model", fail)
         broken.setattr("numsim.machines.list_machines", fail)
         assert main(["doctor"]) == 0
     out = capsys.readouterr().out

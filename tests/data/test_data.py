@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 import json
-import subprocess
-import sys
 import zipfile
 from importlib import resources
 from pathlib import Path
@@ -15,7 +12,7 @@ import numpy as np
 import pytest
 
 from numsim.data import KINDS, GradientRecording, Recorded, load_digits, load_gradients, make_digits, record_gradients
-from numsim.data._npz import digits_digest, write_npz
+from numsim.data._digest import digits_digest
 
 DIGITS_SHA256 = "87ff0c9e40dc7e2c0e34e7257799c2e3f3aec1a016363bb11cad869ec428a826"
 STEPS = [0, 100, 500, 2000]
@@ -210,52 +207,3 @@ def test_files_are_small_and_carry_no_time(name: str, limit: int) -> None:
         with zipfile.ZipFile(path) as archive:
             assert {info.date_time for info in archive.infolist()} == {(1980, 1, 1, 0, 0, 0)}
             assert archive.namelist() == sorted(archive.namelist())
-
-
-def test_write_npz_gives_the_same_bytes(tmp_path: Path) -> None:
-    one, other = tmp_path / "one.npz", tmp_path / "other.npz"
-    numbers, text = np.arange(10), np.frombuffer(b"text", dtype=np.uint8)
-    size = write_npz(one, {"numbers": numbers, "text": text})
-    write_npz(other, {"text": text, "numbers": numbers})
-    assert one.read_bytes() == other.read_bytes()
-    assert size == one.stat().st_size
-    with np.load(one, allow_pickle=False) as archive:
-        assert np.array_equal(archive["numbers"], numbers)
-        assert archive["text"].tobytes() == b"text"
-
-
-def test_write_npz_refuses_objects(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="allow_pickle"):
-        write_npz(tmp_path / "objects.npz", {"objects": np.array([None], dtype=object)})
-
-
-def test_loaders_import_neither_torch_nor_sklearn() -> None:
-    program = (
-        "import sys; from numsim.data import load_digits, load_gradients; import numsim.data.record_gradients; "
-        "import numsim.data.make_digits; load_digits(); load_gradients(); "
-        "print([name for name in ('torch', 'sklearn', 'scipy') if name in sys.modules])"
-    )
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
-    assert result.stdout.strip() == "[]"
-
-
-def test_data_are_found_in_a_zip_file(tmp_path: Path) -> None:
-    package = Path(str(importlib.import_module("numsim.data").__file__)).parent
-    bundle = tmp_path / "bundle.zip"
-    with zipfile.ZipFile(bundle, "w") as archive:
-        archive.writestr("numsim/__init__.py", "")
-        for name in ("__init__.py", "digits.npz", "gradients.npz"):
-            archive.write(package / name, f"numsim/data/{name}")
-    program = (
-        "import sys; sys.path.insert(0, sys.argv[1]); import numsim.data as d; assert sys.argv[1] in d.__file__; "
-        "print(len(d.load_digits()[1]), len(d.load_gradients().tensors))"
-    )
-    result = subprocess.run(
-        [sys.executable, "-c", program, str(bundle)],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=120,
-        cwd=tmp_path,
-    )
-    assert result.stdout.split() == ["1797", "80"]

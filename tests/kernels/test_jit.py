@@ -312,3 +312,22 @@ with numsim.kernels.force("kernel"):
 assert same and os.waitpid(child, 0)[1] == 0
 """
     run(code, NUMSIM_THREADS="2", NUMSIM_CACHE_DIR=os.environ.get("NUMSIM_CACHE_DIR", ""))
+
+
+@needs_kernels
+@pytest.mark.skipif(not sys.platform.startswith("linux") or platform.machine() != "x86_64", reason="glibc on x86-64")
+@pytest.mark.parametrize("direction", [0x400, 0x800, 0xC00], ids=["down", "up", "toward zero"])
+def test_a_cpu_that_does_not_round_to_nearest(direction):
+    """C code can leave another rounding direction behind; kernels must not lean on the hardware then."""
+    libm = ctypes.CDLL("libm.so.6")
+    x = np.random.default_rng(4).normal(size=3000).astype(np.float32)
+    a = numsim.array(x[:2500].reshape(50, 50), "fp16")
+    wanted, products = numsim.encode(x, "e4m3"), numsim.matmul(a, a)
+    assert libm.fesetround(direction) == 0
+    try:
+        assert not host.rounds_to_nearest()
+        with kernels.force("kernel"):
+            got, got_products = numsim.encode(x, "e4m3"), numsim.matmul(a, a)
+    finally:
+        libm.fesetround(0)
+    assert np.array_equal(got, wanted) and np.array_equal(got_products.codes, products.codes)

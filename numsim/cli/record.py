@@ -13,7 +13,6 @@ from numsim.cli import FINE, _output, add_output
 from numsim.cli.run import OUT, Progress, add_names, choose
 from numsim.errors import InputError, UnavailableError
 from numsim.experiments.experiment import Session
-from numsim.experiments.results import parameters_for
 from numsim.machines import find_machine, get_machine
 from numsim.machines.question import Answer, Question
 from numsim.machines.recorded import read_record, record_bytes
@@ -38,14 +37,13 @@ def add(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    experiments, seed = choose(args)
+    experiments = choose(args)
     machine = get_machine(args.machine)
     path = _path(args, machine.name)
     answers: list[tuple[Question, Answer]] = []
     skipped: dict[str, int] = {}
-    for i, e in enumerate(experiments):
+    for i, (e, parameters) in enumerate(experiments):
         progress = Progress(f"[{i + 1}/{len(experiments)}] {e.name}")
-        parameters = parameters_for(e, args.size, seed)
         progress.say(f"asking {machine.name}")
         session = Session(machine)
         e.run(session, **parameters)
@@ -62,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     Progress.clear()
     if not answers:
         raise UnavailableError(f"{machine.name} cannot answer any of these questions: {'; '.join(skipped)}.")
-    files.write_atomic(path, record_bytes(answers, [e.name for e in experiments]), replace=args.force)
+    files.write_atomic(path, record_bytes(answers, [e.name for e, _ in experiments]), replace=args.force)
     record = read_record(path)  # what was written can be read
     facts = {
         "file": files.show(path),

@@ -34,6 +34,7 @@ def add(subparsers: Any) -> None:
             "numsim run casts --against ml_dtypes",
             "numsim run casts --machine numpy",
             "numsim run underflow --ask",
+            "numsim run swamping --format e4m3,e5m2 --set terms=64",
             "numsim run master-weights --student s123456",
             "numsim run --against h100.npz          (a recording: numsim record)",
         ],
@@ -54,6 +55,9 @@ def add_names(parser: argparse.ArgumentParser) -> None:
     """The arguments that choose experiments and their parameters."""
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(list_experiments()))
     parser.add_argument("--size", choices=results.SIZES, default="lecture", help="lecture (default) or full")
+    parser.add_argument("--format", metavar="NAMES", help="the formats to run them with, as in --format fp16,bf16")
+    parser.add_argument("--set", metavar="NAME=VALUE", action="append", default=[],
+                        help="another parameter, see numsim experiments NAME")  # fmt: skip
     parser.add_argument("--seed", metavar="N", type=_seed, help="for experiments that draw random numbers")
     parser.add_argument("--student", metavar="ID", help="derive the seed from a student's ID")
     parser.add_argument("--course", metavar="NAME", help=f"goes into a student's seed (default: {results.COURSE})")
@@ -66,8 +70,8 @@ def _seed(text: str) -> int:
         raise argparse.ArgumentTypeError(f"{text[:40]!r} is no integer from 0 to 2^64 - 1") from None
 
 
-def choose(args: argparse.Namespace) -> tuple[list[Experiment], int | None]:
-    """The experiments that are named, or all; and the seed."""
+def choose(args: argparse.Namespace) -> list[tuple[Experiment, dict[str, Any]]]:
+    """The experiments that are named, or all, each with its parameters."""
     if args.course is not None and args.student is None:
         raise InputError("--course goes with --student. Example: --course numerics-2026 --student s123456")
     seed: int | None = args.seed
@@ -79,11 +83,33 @@ def choose(args: argparse.Namespace) -> tuple[list[Experiment], int | None]:
     for e in experiments.values():
         if args.names and seed is not None and "seed" not in e.defaults:
             _output.warn(f"{e.name} draws no random numbers: a seed changes nothing")
-    return list(experiments.values()), seed
+    given = dict(_setting(text) for text in args.set)
+    if args.format is not None:
+        given["formats"] = args.format.split(",")
+    for name in given:
+        if not any(name in e.defaults for e in experiments.values()):
+            known = "; ".join(f"{e.name} has {', '.join(e.defaults)}" for e in experiments.values())
+            raise InputError(f"no experiment here has a parameter {name[:40]!r}: {known}. Example: --set terms=4096")
+    return [
+        (e, results.parameters_for(e, args.size, seed) | {k: v for k, v in given.items() if k in e.defaults})
+        for e in experiments.values()
+    ]
+
+
+def _setting(text: str) -> tuple[str, Any]:
+    """NAME=VALUE; a value is JSON, or else a text, or several texts with commas between."""
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise InputError(f"--set {text[:60]!r}: a name and a value are needed. Example: --set terms=4096")
+    try:
+        return name.strip(), files.parse_json(value.encode(), "--set")
+    except InputError:
+        return name.strip(), value.split(",") if "," in value else value
 
 
 def run(args: argparse.Namespace) -> int:
-    experiments, seed = choose(args)
+    chosen = choose(args)
+    experiments = [e for e, _ in chosen]
     machine = get_machine(args.machine)
     against = None if args.against is None else [get_machine(name) for name in args.against]
     folder = files.make_folder(args.out if args.out is not None else OUT)
@@ -93,8 +119,8 @@ def run(args: argparse.Namespace) -> int:
     runs = [Run(e, args, folder, machine, len(experiments), i) for i, e in enumerate(experiments)]
     finished: list[str] = []
     try:
-        for one in runs:
-            one.do(against, seed, ask)
+        for one, (_, parameters) in zip(runs, chosen, strict=True):
+            one.do(against, parameters, ask)
             finished.append(one.experiment.name)
     except KeyboardInterrupt:
         Progress.clear()
@@ -167,12 +193,12 @@ class Run:
             raise InputError(f"{shown} is no result of numsim: --force replaces it, or choose another --out.")
         self.data: dict[str, Any] = {}
 
-    def do(self, against: Sequence[Any] | None, seed: int | None, ask: bool) -> None:
+    def do(self, against: Sequence[Any] | None, parameters: dict[str, Any], ask: bool) -> None:
         e, args = self.experiment, self.args
         _print(args, report.question_lines(e, choices=bool(args.names)))
         guess = _guess(e) if ask else None
         self.progress.say(f"asking {self.session.machine.name}")
-        result = e.run(self.session, **results.parameters_for(e, args.size, seed))
+        result = e.run(self.session, **parameters)
         for machine in self.others() if against is None else against:
             self.progress.say(f"comparing with {machine.name}")
             self.verdicts.append(

@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from numsim.errors import InputError, RangeError
-from numsim.formats import FP64, Format, get_format
+from numsim.formats import FP32, FP64, Format, get_format
+from numsim.host import flushes_subnormals
 from numsim.values import NAN, as_fraction, to_rational
 
 Codes = npt.NDArray[np.unsignedinteger[Any]]
@@ -152,10 +153,13 @@ def _table(format: Format) -> npt.NDArray[np.float64]:
 
 def _decode(codes: Codes, format: Format) -> npt.NDArray[np.float64]:
     magnitude = codes.astype(np.int64) & ((1 << format.magnitude_bits) - 1)
-    if format.specials == "ieee" and format.signed and (format.exponent_bits, format.bias) == (11, 1023):
-        sign = (codes.astype(np.uint64) & np.uint64(format.sign_mask)) << np.uint64(64 - format.bits)
-        word = sign | magnitude.astype(np.uint64) << np.uint64(52 - format.fraction_bits)
-        return np.asarray(word.view(np.float64))  # FP64, or FP64 cut off
+    for base, unsigned, floats in ((FP64, np.uint64, np.float64), (FP32, np.uint32, np.float32)):
+        if _is_cut_off(format, base) and (base == FP64 or not flushes_subnormals()):  # else a conversion would flush
+            shift = unsigned(base.fraction_bits - format.fraction_bits)
+            sign = (codes.astype(unsigned) & unsigned(format.sign_mask)) << unsigned(base.bits - format.bits)
+            with np.errstate(invalid="ignore"):  # signalling NaNs
+                values = (sign | magnitude.astype(unsigned) << shift).view(floats).astype(np.float64)
+            return np.where(np.isnan(values), np.nan, values)
     rank = magnitude if format.zero else magnitude + (1 << format.fraction_bits)
     rank = np.minimum(rank, format.max_rank)  # infinities and NaN are put in below
     place = np.maximum(rank >> format.fraction_bits, 1) - 1  # exponent above emin
@@ -165,6 +169,12 @@ def _decode(codes: Codes, format: Format) -> npt.NDArray[np.float64]:
         values = np.where(magnitude == format.infinity_code, np.inf, values)
     values = np.where((codes & np.uint64(format.sign_mask)) != 0, -values, values)
     return np.asarray(np.where(_is_nan(codes, magnitude, format), np.nan, values))
+
+
+def _is_cut_off(format: Format, base: Format) -> bool:
+    """Whether the codes are those of ``base`` without the last fraction bits, as BF16's are of FP32."""
+    same = ("exponent_bits", "bias", "signed", "specials", "zero")
+    return format.fraction_bits <= base.fraction_bits and all(getattr(format, n) == getattr(base, n) for n in same)
 
 
 def _is_nan(codes: Codes, magnitude: npt.NDArray[np.int64], format: Format) -> Any:

@@ -119,7 +119,7 @@ def sum(
     """The sum along an axis (None: of all elements in C order); see ``numsim.accumulate`` for what is rounded when.
 
     Parameters: ``accumulator``, by default the array's own format; ``order`` "sequential", "pairwise" or "kahan".
-    Raises ``InputError`` for an axis that is not there. Cost: some 10^8 additions a second and core.
+    Raises ``InputError`` for an axis that is not there. Cost: some 30 million additions a second and core.
 
     >>> ones = array(np.ones(4096), "fp16")
     >>> sum(ones), sum(ones, order="pairwise"), sum(ones, accumulator="fp32")

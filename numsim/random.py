@@ -102,7 +102,8 @@ class Draw:
 def make_draw(count: int, seed: Any, random_bits: Any, sr_bits: int | None, shape: tuple[int, ...]) -> Draw:
     """Check the options of a stochastic call and reserve ``count`` draws."""
     example = 'Example: rounding="stochastic", seed=7'
-    if sr_bits is not None and not (isinstance(sr_bits, (int, np.integer)) and 1 <= sr_bits <= 32):
+    whole = isinstance(sr_bits, (int, np.integer)) and not isinstance(sr_bits, bool)
+    if sr_bits is not None and not (whole and 1 <= sr_bits <= 32):
         raise InputError(f"sr_bits={short(sr_bits)}: the number of random bits is 1 to 32. {example}, sr_bits=8")
     if (seed is None) == (random_bits is None):
         raise InputError(f"stochastic rounding needs either seed= or random_bits=. {example}")

@@ -69,6 +69,10 @@ def rational(x: Any) -> Rational:
         return to_rational(struct.unpack("<Q", struct.pack("<d", x))[0], FP64)
     if isinstance(x, (np.floating, Decimal)):
         if isinstance(x, Decimal):
+            if x.is_finite() and x and abs(x.adjusted()) >= 10_000:  # it would become an integer of that many digits
+                raise InputError(
+                    f"{short(str(x))}: exponents of five digits and more are not read; formats end before."
+                )
             sign, nan, infinite = int(x.is_signed()), x.is_nan(), x.is_infinite()
         else:
             sign, nan, infinite = int(bool(np.signbit(x))), bool(x != x), bool(np.isinf(x))

@@ -15,6 +15,7 @@ import re
 import secrets
 import struct
 import sys
+import tempfile
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -66,7 +67,7 @@ def write_atomic(path: Path | str, data: bytes | str, *, replace: bool = True) -
             raise
     except OSError as error:
         raise InputError(
-            f"cannot write {show(path)}: {_why(error, path.parent)}. Example: --out numsim-results"
+            f"cannot write {show(path)}: {_why(error, path.parent)}. Try another place: --out {_elsewhere(path)}"
         ) from None
     return path
 
@@ -81,7 +82,7 @@ def make_folder(path: Path | str) -> Path:
         probe.unlink()
     except OSError as error:
         raise InputError(
-            f"cannot write into {show(path)}: {_why(error, path)}. Example: --out numsim-results"
+            f"cannot write into {show(path)}: {_why(error, path)}. Try another place: --out {_elsewhere(path)}"
         ) from None
     return path
 
@@ -98,6 +99,13 @@ def show(path: Path | str) -> str:
     """A path as it is typed; undecodable bytes, line breaks and escape sequences made visible."""
     text = os.fspath(path).encode("utf-8", "backslashreplace").decode()
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def _elsewhere(failed: Path) -> str:
+    """A folder to try in place of the one that has just failed; with a slash, so that every command takes a folder."""
+    home = Path(os.path.expanduser("~"))
+    usable = os.access(home, os.W_OK) and failed.absolute() != home / "numsim-results"
+    return "~/numsim-results/" if usable else f"{Path(tempfile.gettempdir()) / 'numsim-results'}{os.sep}"
 
 
 def _why(error: OSError, folder: Path) -> str:

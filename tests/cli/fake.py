@@ -3,6 +3,7 @@
 ``python -m tests.cli.fake fast,slow ARGS`` is numsim with these experiments in the place of its own.
 """
 
+import signal
 import sys
 import time
 
@@ -98,5 +99,7 @@ def install(patch, *names, pictures=True):
 if __name__ == "__main__":
     from numsim.cli import main
 
+    # a pytest started in the background (nohup pytest &) ignores SIGINT, and its children inherit that
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     install(setattr, *sys.argv[1].split(","))
     sys.exit(main(sys.argv[2:]))

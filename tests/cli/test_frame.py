@@ -137,14 +137,19 @@ def test_closed_streams_and_pipes_are_quiet() -> None:
 
 @pytest.mark.skipif(os.name != "posix", reason="sends a signal")
 def test_ctrl_c_is_one_line() -> None:
-    code = ("import sys, time, numsim.cli, numsim.cli.formats as f;"
+    # a pytest started in the background (nohup pytest &) ignores SIGINT, and its children inherit that
+    code = ("import signal, sys, time, numsim.cli, numsim.cli.formats as f;"
+            "signal.signal(signal.SIGINT, signal.default_int_handler);"
             "f.run = lambda a: (print('up', flush=True), time.sleep(60));"
             "sys.exit(numsim.cli.main(['formats']))")  # fmt: skip
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stdout is not None and process.stdout.readline() == b"up\n"
-        time.sleep(0.1)
-        process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=30)
+        try:
+            assert process.stdout is not None and process.stdout.readline() == b"up\n"
+            time.sleep(0.1)
+            process.send_signal(signal.SIGINT)
+            _, err = process.communicate(timeout=30)
+        finally:
+            process.kill()
     assert process.returncode == 130 and err == b"numsim: interrupted; files that are written are whole\n"
 
 

@@ -245,6 +245,7 @@ def test_a_folder_that_refuses(capsys, monkeypatch):
     monkeypatch.setattr(os, "open", refuse)
     code, out, err = call(capsys, "run", "--out", "numsim-results")
     assert (code, out) == (2, "") and "cannot write into numsim-results: permission denied" in err
+    assert "Try another place: --out " in err and "--out numsim-results" not in err
 
 
 @pytest.mark.skipif(
@@ -312,11 +313,14 @@ def test_ask_and_end_of_input(capsys, monkeypatch):
 @pytest.mark.skipif(os.name != "posix", reason="signals are POSIX")
 @pytest.mark.parametrize("names", ["fast,slow", "slow"])
 def test_ctrl_c_leaves_what_is_finished(names):
-    process = start("run", names=names)
-    while (line := process.stderr.readline()) != b"waiting\n":
-        assert line, process.communicate()
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=30)
+    with start("run", names=names) as process:
+        try:
+            while (line := process.stderr.readline()) != b"waiting\n":
+                assert line, process.communicate()
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=30)
+        finally:
+            process.kill()
     assert process.returncode == 130 and b"Traceback" not in err
     if names == "slow":
         assert b"interrupted in slow; nothing was finished" in err and files_of("numsim-results") == {}
@@ -328,8 +332,11 @@ def test_ctrl_c_leaves_what_is_finished(names):
 
 @pytest.mark.parametrize("encoding", ["cp932", "cp1252", "ascii", "utf-8"])
 def test_any_output_encoding(encoding):
-    process = start("run", "fast", "--out", "結果 ä", env={"PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"})
-    out, err = process.communicate(timeout=60)
+    with start("run", "fast", "--out", "結果 ä", env={"PYTHONIOENCODING": encoding, "PYTHONUTF8": "0"}) as process:
+        try:
+            out, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
     assert process.returncode == 0 and err == b""
     text = out.decode(encoding)
     assert re.search("E4M3 [-–] rounded", " ".join(text.split())) and "Three" in text
@@ -338,12 +345,14 @@ def test_any_output_encoding(encoding):
 
 
 def test_a_closed_pipe_is_no_error():
-    process = start("run", "fast")
-    process.stdout.close()
-    err = process.stderr.read()
-    process.wait(timeout=60)
+    with start("run", "fast") as process:
+        try:
+            process.stdout.close()
+            err = process.stderr.read()
+            process.wait(timeout=60)
+        finally:
+            process.kill()
     assert process.returncode == 141 and b"Traceback" not in err
-    process.stderr.close()
 
 
 def test_progress_is_for_terminals_only():

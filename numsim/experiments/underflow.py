@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -41,7 +42,7 @@ class Gradients:
     ``shares`` weighs what a machine does to the sampled values by the exact counts: within a row and binade the
     sample stands for all values there. Where a whole binade has one fate, the result is therefore exact; it is an
     estimate only for the one or two binades in which a format's limit lies. A binade without a sampled value is
-    represented by 16 evenly spaced numbers.
+    represented by 16 evenly spaced numbers. Where a row's sample is all of its values, all of it is used.
     """
 
     rows: tuple[Recorded, ...]
@@ -57,7 +58,12 @@ class Gradients:
         """All sampled values, then the probes of each binade that holds any value."""
         binades = np.repeat(self.rows[0].binades[self.filled], _PROBES)
         probes = np.ldexp(np.tile(1 + (np.arange(_PROBES) + 0.5) / _PROBES, len(self.filled)), binades)
-        return np.concatenate([*(row.sample[: self.sample] for row in self.rows), probes.astype(np.float32)])
+        return np.concatenate([*self.taken, probes.astype(np.float32)])
+
+    @cached_property
+    def taken(self) -> list[npt.NDArray[np.float32]]:
+        """The sampled values of each row that are used."""
+        return [row.sample[: None if _complete(row) else self.sample] for row in self.rows]
 
     @cached_property
     def filled(self) -> npt.NDArray[np.intp]:
@@ -67,7 +73,7 @@ class Gradients:
     @cached_property
     def cells(self) -> npt.NDArray[np.intp]:
         """For each of ``values``: row * binades + binade; probes form a row of their own at the end."""
-        lengths = [len(row.sample[: self.sample]) for row in self.rows] + [_PROBES * len(self.filled)]
+        lengths = [*map(len, self.taken), _PROBES * len(self.filled)]
         row = np.repeat(np.arange(len(lengths)), lengths)
         binade = np.frexp(self.values)[1] - 1 - int(self.rows[0].binades[0])
         return np.asarray(row * self.counts.shape[1] + binade)
@@ -142,7 +148,9 @@ def run(
     fates = {(f, k): now.pool(swept[f], k, step) for f in swept for k in KINDS}  # (scales, fates)
     counted = {(f, k): now.pool(now.zero_exactly(f, scales), k, step) for f, k in fates}
     checked = max((float(np.abs(fates[key][:, 0] - counted[key]).max()) for key in fates), default=0.0)
-    best = {key: _best(fates[key].T, _top(now, key[1]), key[0]) for key in fates}
+    best = {key: _best(fates[key].T) for key in fates}
+    largest = max(map(_largest, now.rows))
+    safe = {f: _without_overflow(f, largest) for f in swept}
     total = {k: sum(r.total for r in now.rows if r.kind == k) for k in KINDS}
     zeros = {k: sum(r.zeros for r in now.rows if r.kind == k) / total[k] for k in KINDS}
     below = {(k, s): _below_normal(gradients, k, s) for k in KINDS for s in steps}
@@ -169,14 +177,13 @@ def run(
             ),
         ),
         Table(
-            f"Scales that lose least, step {step} (zero or overflow; within 0.1 % of the best)",
-            ("gradients", "format", "lost at 1", "lose least", "lost there", "no overflow"),
+            f"Lost at the largest loss scale at which no gradient of step {step} overflows",
+            ("gradients", "format", "lost at 1", "largest scale", "lost there"),
             tuple(
-                (_short(k), f.title, percent(fates[f, k][0, 0] + fates[f, k][0, 2]), _range(b.low, b.high),
-                 percent(b.lost), "-" if b.safe < 0 else f"up to 2^{b.safe}")
+                (_short(k), f.title, percent(fates[f, k][0, 0] + fates[f, k][0, 2]), _up_to(safe[f], scales[-1]),
+                 percent(fates[f, k][min(safe[f], scales[-1]), 0]) if safe[f] >= 0 else "-")
                 for k in KINDS
                 for f in swept
-                for b in [best[f, k]]
             ),
         ),
     ]  # fmt: skip
@@ -187,7 +194,7 @@ def run(
         },
         answer=next((percent(zero[f, KINDS[0], step]) for f in at_one if f.name == "fp16"), "not answered"),
         tables=tuple(t for t in tables if len(t.columns) > 4 and t.rows),
-        findings=tuple(_findings(meta, step, zero, below, zeros, best, checked)),
+        findings=tuple(_findings(meta, step, zero, below, zeros, fates, best, safe, checked)),
         series={
             "step": step,
             "steps": list(steps),
@@ -197,6 +204,7 @@ def run(
             "zeros_in_fp32": {k: {str(s): _zeros(gradients, k, s) for s in steps} for k in KINDS},
             "zero_at_scale_1": {f.name: {k: {str(s): zero[f, k, s] for s in steps} for k in KINDS} for f in at_one},
             "fates": {f.name: {k: fates[f, k].tolist() for k in KINDS} for f in swept},
+            "without_overflow": {f.name: safe[f] for f in swept},
             "best": {f.name: {k: list(best[f, k]) for k in KINDS} for f in swept},
             "batch_size": meta["batch_size"],
             "loss_reduction": meta["loss_reduction"],
@@ -206,29 +214,43 @@ def run(
 
 # --- numbers ---------------------------------------------------------------------------------------------------------
 class Best(NamedTuple):
-    """The loss scales 2^low to 2^high lose about least, ``lost`` at best; up to 2^safe surely nothing overflows."""
+    """The loss scales 2^low to 2^high lose about least, overflows counted like zeros; ``lost`` at best."""
 
     low: int
     high: int
     lost: float
-    safe: int
 
 
-def _best(fates: Floats, top: int, format: Format) -> Best:
-    """From shares (fates, scales), and the binade of the largest value."""
+def _best(fates: Floats) -> Best:
+    """From shares (fates, scales). No loss scaler gets there: it skips a whole step at a single overflow."""
     lost = fates[0] + fates[2]
     low = high = int(lost.argmin())
     while low > 0 and lost[low - 1] <= lost.min() + _NEAR:
         low -= 1
     while high + 1 < len(lost) and lost[high + 1] <= lost.min() + _NEAR:
         high += 1
-    return Best(low, high, float(lost.min()), format.emax - 1 - top)
+    return Best(low, high, float(lost.min()))
 
 
-def _top(gradients: Gradients, kind: str) -> int:
-    """The binade of the largest value."""
-    filled = sum(r.positive + r.negative for r in gradients.rows if r.kind == kind) > 0
-    return int(gradients.rows[0].binades[filled].max())
+def _complete(row: Recorded) -> bool:
+    """Whether a row's sample is all of its non-zero values."""
+    return len(row.sample) == row.nonzeros
+
+
+def _largest(row: Recorded) -> Fraction:
+    """A row's largest magnitude, or where the sample is not all: the end of the binade in which it lies."""
+    if _complete(row):
+        return Fraction(float(np.abs(row.sample).max()))
+    return Fraction(2) ** (int(row.binades[(row.positive + row.negative) > 0].max()) + 1)
+
+
+def _without_overflow(format: Format, largest: Fraction) -> int:
+    """The largest k for which largest * 2^k is below the first number that overflows."""
+    limit = (format.max + format.magnitude(format.max_rank + 1)) / 2
+    k = format.emax + 200
+    while largest * Fraction(2) ** k >= limit:
+        k -= 1
+    return k
 
 
 def _of(gradients: Gradients, kind: str, step: int) -> list[Recorded]:
@@ -258,6 +280,10 @@ def _range(low: int, high: int) -> str:
     return f"2^{low}" if low == high else f"2^{low} to 2^{high}"
 
 
+def _up_to(safe: int, last: int) -> str:
+    return "none" if safe < 0 else f"2^{safe}" if safe <= last else f"2^{last} or more"
+
+
 def sentence(zero: float, kind: str, step: int, title: str, scale: int = 0) -> str:
     """The loss in words, as pictures and findings say it."""
     at = "loss scale 1" if scale == 0 else f"loss scale 2^{scale}"
@@ -270,7 +296,9 @@ def _findings(
     zero: dict[tuple[Format, str, int], float],
     below: dict[tuple[str, int], float],
     zeros: dict[str, float],
+    fates: dict[tuple[Format, str], Floats],
     best: dict[tuple[Format, str], Best],
+    safe: dict[Format, int],
     checked: float,
 ) -> list[str]:
     formats, kind = list(dict.fromkeys(f for f, _, _ in zero)), KINDS[0].replace("-", " ")
@@ -293,17 +321,26 @@ def _findings(
             for p in meta["progress"]
         ]
         found.append(f"The share of activation gradients that FP16 loses follows the falling loss: {listed(course)}.")
-    scales = [
-        f"{f.title} {percent(b.lost)} at {_range(b.low, b.high)}"
-        + (f" (no overflow up to 2^{b.safe})" if 0 <= b.safe < b.high else "")
-        for (f, k), b in best.items()
-        if k == KINDS[0]
-    ]
-    if scales:
-        found.append(f"At the best loss scales, activation gradients of step {step} are lost: {'; '.join(scales)}.")
-    if any(0 <= b.safe < b.high for b in best.values()):
+    reached = {
+        f: percent(fates[f, KINDS[0]][min(k, len(fates[f, KINDS[0]]) - 1), 0]) for f, k in safe.items() if k >= 0
+    }
+    if reached:
+        last = len(next(iter(fates.values()))) - 1
+        lost = [f"{f.title} {x} at {_up_to(safe[f], last)}" for f, x in reached.items()]
         found.append(
-            "A loss scaler skips the whole step at a single overflow: it ends up just below the scale that causes one."
+            "One loss scale multiplies all gradients, and a scaler skips the whole step at a single overflow. At the "
+            f"largest scale at which no gradient of step {step} overflows, of the activation gradients become zero: "
+            f"{', '.join(lost)}."
+        )
+    beyond = [
+        f"{f.title} {percent(b.lost)} at {_range(b.low, b.high)}"
+        for (f, k), b in best.items()
+        if k == KINDS[0] and b.low > safe[f]
+    ]
+    if beyond:
+        found.append(
+            "Out of a scaler's reach, for some gradients overflow there: activation gradients alone would lose least, "
+            f"zeros and overflows together, in {listed(beyond)}."
         )
     found.append(
         f"Not counted: {percent(zeros[KINDS[0]])} of the activation gradients of step {step} are exactly zero in FP32 "

@@ -122,54 +122,72 @@ def _histograms(result: Result, style: str) -> tuple[str, Picture, str]:
 
 def _loss_scales(result: Result, style: str) -> tuple[str, Picture, str]:
     series, scales = result.series, np.array(result.series["scales"])
-    names = list(series["fates"])
+    names, last = list(series["fates"]), int(scales[-1])
     titles = tuple(get_format(n).title for n in names)
-    figure = new_picture(style, 0.62)
-    grid = figure.subplots(2, 2, sharex=True, sharey="row", height_ratios=[4, 1.3])
-    for column, kind in enumerate(("activation-gradient", "weight-gradient")):
+    safe = {name: series["without_overflow"][name] for name in names}
+    kinds, size = ("activation-gradient", "weight-gradient"), type_size(style)
+    figure = new_picture(style, 0.68)
+    grid = figure.subplots(2, 2, sharex=True, sharey="row", height_ratios=[3.6, 1.5])
+    # where curves coincide the one drawn later is thinner, and their marks stand at different scales
+    order = sorted(names, key=lambda n: sum(series["fates"][n][kinds[0]][0][::2]))
+    place = {name: i for i, name in enumerate([order[0], *reversed(order[1:])])}
+    for column, kind in enumerate(kinds):
         top, low = grid[0][column], grid[1][column]
-        for y, (name, title) in enumerate(zip(names, titles, strict=True)):
-            shape, fates = look(title, titles), 100 * np.array(series["fates"][name][kind])
-            for share, line, fill, first in ((fates[:, 0], "-", "full", 0), (fates[:, 2], ":", "none", 2)):
-                shown = share > (0.02 if line == ":" else -1)
-                top.plot(scales[shown], share[shown], color=shape.color, linestyle=line)
-                marked = (scales % 4 == first) & (share > 1)
-                marks = {"marker": shape.marker, "linestyle": "none", "fillstyle": fill}
-                top.plot(scales[marked], share[marked], color=shape.color, **marks)
-            low_end, high_end, _, safe = series["best"][name][kind]
-            low.barh(y, high_end - low_end + 0.8, left=low_end - 0.4, height=0.5, color=shape.color)
-            middle = (low_end + high_end) / 2
-            low.plot(
-                middle,
-                y,
-                color=shape.color,
-                marker=shape.marker,
-                markeredgecolor="white",
-                markersize=type_size(style) * 0.75,
+        for name in sorted(names, key=place.__getitem__):
+            shape, fates, i = (
+                look(get_format(name).title, titles),
+                100 * np.array(series["fates"][name][kind]),
+                place[name],
             )
-            if 0 <= safe <= scales[-1]:
-                low.plot([safe + 0.5] * 2, [y - 0.45, y + 0.45], color=BLACK, linewidth=1.6)
+            wide = size * max(0.42 - 0.09 * i, 0.13)
+            for share, line, fill, first in ((fates[:, 0], "-", "full", i), (fates[:, 2], ":", "none", i + 2)):
+                shown = share > (0.02 if line == ":" else -1)
+                top.plot(scales[shown], share[shown], color=shape.color, linestyle=line, linewidth=wide)
+                marked = (scales % 4 == first % 4) & (shown if line == "-" else share > 1)
+                marks = {"marker": shape.marker, "linestyle": "none", "fillstyle": fill}
+                top.plot(scales[marked], share[marked], color=shape.color, zorder=4, **marks)
+        for y, (name, title) in enumerate(zip(names, titles, strict=True)):
+            shape, end = look(title, titles), min(safe[name], last)
+            if end < 0:
+                continue
+            low.barh(y, end + 0.8, left=-0.4, height=0.62, color=shape.color)
+            gone = percent(series["fates"][name][kind][end][0])
+            inside = end > 0.6 * last and safe[name] > last
+            low.text(
+                end / 2 if inside else end + 0.9, y, gone, va="center_baseline", ha="center" if inside else "left",
+                color="white" if inside else ink(shape.color), fontsize=size * 0.85,
+                fontweight="bold" if inside else "normal",
+            )  # fmt: skip
         top.set_title(kind.replace("-", " ") + "s", fontweight="normal")
-        top.set_ylim(-2, 102)
+        top.set_ylim(-3, 103)
         low.set_ylim(len(names) - 0.4, -0.6)
+        low.set_xlim(-0.8, last + 0.8)
         low.spines["left"].set_visible(False)
         low.tick_params(axis="y", length=0)
-        places = range(0, int(scales[-1]) + 1, 8 if scales[-1] > 8 else 2)
-        ticks(low.xaxis, places, [power(p) for p in places])
+        ticks(low.xaxis, places := range(0, last + 1, 8 if last > 8 else 2), [power(p) for p in places])
         low.set_xlabel("loss scale")
+    for title in titles:
+        shape = look(title, titles)
+        grid[0][1].plot([], [], color=shape.color, marker=shape.marker, label=title)
+    grid[0][1].plot([], [], color=GREY, label="become zero")
+    grid[0][1].plot([], [], color=GREY, linestyle=":", marker="o", fillstyle="none", label="overflow")
+    grid[0][1].legend(loc="upper left", bbox_to_anchor=(0.1, 1.04), frameon=False, handlelength=2.4)
     ticks(grid[1][0].yaxis, range(len(names)), titles)
     grid[1][1].tick_params(axis="y", labelleft=False)
     ticks(grid[0][0].yaxis, [0, 25, 50, 75, 100], ["0 %", "25 %", "50 %", "75 %", "100 %"])
     grid[0][0].set_ylabel("of the non-zero gradients")
-    grid[1][0].set_title("scales that lose least", fontweight="normal", fontsize=type_size(style) * 0.9)
+    grid[1][0].set_title("no gradient of either kind overflows here", fontweight="normal", fontsize=size * 0.9)
     for label, title in zip(grid[1][0].get_yticklabels(), titles, strict=True):
         label.set_color(ink(look(title, titles).color))
-    lost = [series["best"][name]["activation-gradient"][2] for name in names]
-    said = [f"{title} {percent(x) if x >= 5e-6 else 'none'}" for title, x in zip(titles, lost, strict=True)]
-    finding = f"Activation gradients of step {series['step']} lost at the best loss scale: {', '.join(said)}"
+    said = []
+    for name, title in zip(names, titles, strict=True):
+        if safe[name] >= 0:
+            lost = series["fates"][name][kinds[0]][min(safe[name], last)][0]
+            said.append(f"{title} {percent(lost) if lost >= 5e-6 else 'none'}")
+    finding = f"Activation gradients lost at the largest loss scale without overflow: {', '.join(said)}"
     below = (
-        "Solid lines: become zero. Dotted lines, open marks: overflow. Bars: zeros and overflows together within "
-        "0.1 % of the least; black stroke: up to there nothing overflows."
+        f"Step {series['step']}. Bars: one loss scale multiplies both kinds, and a scaler skips the whole step at a "
+        "single overflow. Beside each bar: what becomes zero at its end."
     )
     headline(figure, finding, below)
     return (

@@ -10,7 +10,7 @@ import pytest
 from numsim.data import load_gradients
 from numsim.experiments.experiment import Session, percent
 from numsim.experiments.underflow import EXPERIMENT, KINDS, Gradients
-from numsim.formats import E4M3, FP16, get_format
+from numsim.formats import E4M3, FP16
 from numsim.machines import get_machine
 from tests.experiments.runs import lecture, run, table
 
@@ -98,13 +98,37 @@ def test_ties_are_real() -> None:
 def test_best_scales(kind: str, name: str) -> None:
     series = lecture("underflow")[1].series
     lost = np.array(series["fates"][name][kind])[:, [0, 2]].sum(axis=1)
-    low, high, least, safe = series["best"][name][kind]
+    low, high, least = series["best"][name][kind]
     assert least == lost.min() and low <= int(lost.argmin()) <= high
     assert all(lost[k] <= least + 0.001 for k in range(low, high + 1))
     assert low == 0 or lost[low - 1] > least + 0.001
-    largest = max(float(np.abs(r.sample).max()) for r in load_gradients().select(kind, 2000))
-    assert largest * 2.0**safe <= float(get_format(name).max)
-    assert np.array(series["fates"][name][kind])[safe, 2] == 0
+
+
+def test_the_largest_scale_without_overflow_in_either_kind() -> None:
+    """By NumPy and ml_dtypes: the largest gradient of all is a sampled one, and the next scale makes it overflow."""
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    rows = [row for kind in KINDS for row in load_gradients().select(kind, 2000)]
+    largest = np.float32(max(float(np.abs(row.sample).max()) for row in rows))
+    for row in rows:
+        filled = row.binades[(row.positive + row.negative) > 0]
+        assert len(row.sample) == row.nonzeros or 2.0 ** (filled.max() + 1) < largest
+    series = lecture("underflow")[1].series
+    types = {"fp16": np.float16, "e5m2": ml_dtypes.float8_e5m2, "e4m3fn": ml_dtypes.float8_e4m3fn}
+    for name, dtype in types.items():
+        k = series["without_overflow"][name]
+        with np.errstate(over="ignore"):
+            finite = [bool(np.isfinite(np.ldexp(largest, j).astype(dtype))) for j in (k, k + 1)]
+        assert finite == [True, False], name
+        for kind in KINDS:
+            assert np.array(series["fates"][name][kind])[: k + 1, 2].max() == 0, (name, kind)
+    assert series["without_overflow"] == {"fp16": 18, "bf16": 129 + 1, "e5m2": 18, "e4m3fn": 11}
+    rows_ = {row[:2]: row[2:] for row in table(lecture("underflow")[1], "Lost at the largest").rows}
+    for name, title in (("fp16", "FP16"), ("e5m2", "E5M2"), ("e4m3fn", "E4M3")):
+        k = series["without_overflow"][name]
+        assert rows_["activation", title][1] == f"2^{k}"
+        shown = float(rows_["activation", title][2].removesuffix(" %")) / 100
+        assert shown == pytest.approx(counted(KINDS[0], 2000, HALF_LEAST[name] - k), rel=0.03)
+    assert rows_["activation", "BF16"] == ("0 %", "2^28 or more", "0 %")
 
 
 def test_a_machine_without_the_format_is_left_out() -> None:

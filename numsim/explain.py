@@ -354,17 +354,19 @@ def explain(
 
 
 def _division(node: Node, code: int, format: Format, policy: Policy) -> tuple[str, ...]:
-    """1/3 is one number; where dividing would give another result, say so."""
+    """1/3 is one number; where dividing would round an operand or give another result, say so."""
     spaced = node.text.replace("/", " / ")
     try:
-        divided = _evaluate(parse(spaced), format, policy, None)[-1].code
+        *operands, division = _evaluate(parse(spaced), format, policy, None)
     except InputError:
         return ()
-    if divided == code:
+    if division.code == code and not any(s.error for s in operands):
         return ()
     from numsim.show.numbers import value_text
 
-    return (f"{node.text} is one number; the division '{spaced}' gives {value_text(divided, format)}",)
+    same = division.code == code
+    gives = "the same here, after other roundings" if same else value_text(division.code, format)
+    return (f"{node.text} is read as one number; with spaces it is a division, and gives {gives}",)
 
 
 def _read(x: Any) -> tuple[Node, tuple[str, ...]]:

@@ -84,6 +84,8 @@ class _Parser:
             self.fail("it is empty")
         node = self.sum()
         if self.tokens[self.at][0] != "end":
+            if self.sign() == ",":
+                self.fail("write a decimal point, not a comma")
             self.fail("an operator is missing before this" if self.sign() in ("", "(") else "nothing opens this")
         return node
 

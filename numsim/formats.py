@@ -277,6 +277,10 @@ _HINTS = {
     "float8": "e4m3 (forward) or e5m2 (gradients)",
     "fp6": "e3m2 or e2m3",
     "fp4": "e2m1",
+    "nvfp4": "e2m1 (its numbers) or ue4m3 (its scales)",
+    "mxfp4": "e2m1 (its numbers) or e8m0 (its scales)",
+    "mxfp6": "e3m2 or e2m3 (its numbers) or e8m0 (its scales)",
+    "mxfp8": "e4m3 or e5m2 (its numbers) or e8m0 (its scales)",
     "e5m0": "e8m0",
 }
 
@@ -321,5 +325,6 @@ def get_format(x: Any) -> Format:
         return _ieee(name, e, f, name.upper(), "IEEE 754-2019 style, bias 2^(X-1) - 1")
     names = [*_BY_NAME, *_ALIASES]
     near = _HINTS.get(name) or " or ".join(difflib.get_close_matches(name, names, n=3, cutoff=0.5))
-    hint = f"did you mean {near}?" if near else f"known are {', '.join(_BY_NAME)} and any eXmY."
+    known = ", ".join("e4m3" if n == "e4m3fn" else n for n in _BY_NAME)
+    hint = f"did you mean {near}?" if near else f"known are {known} and any eXmY."
     raise FormatError(f"unknown format {short(str(x))}: {hint} Example: numsim explain 0.1 --format e4m3")

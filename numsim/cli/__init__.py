@@ -42,6 +42,7 @@ _BEGIN = """begin here:
   numsim explain 0.1 --format bf16
   numsim explain "2048 + 1" --format fp16
   numsim run swamping
+  numsim run                 (all experiments: some seconds)
   numsim COMMAND --help
 """
 
@@ -188,7 +189,7 @@ def add_output(parser: argparse.ArgumentParser, out: str) -> None:
 
 
 def add_rounding(parser: argparse.ArgumentParser) -> None:
-    """The flags that say how numbers become codes: --rounding, --overflow, --subnormals, --seed."""
+    """The flags that say how numbers become codes: --rounding, --overflow, --subnormals, --nan, --seed."""
     parser.add_argument(
         "--rounding", metavar="MODE", default="nearest-even",
         help="nearest-even (default), nearest-away, toward-zero, up, down, odd, stochastic",
@@ -197,6 +198,8 @@ def add_rounding(parser: argparse.ArgumentParser) -> None:
                         help="ieee (default), saturate, saturate-finite")  # fmt: skip
     parser.add_argument("--subnormals", metavar="POLICY", default="keep",
                         help="keep (default), flush-inputs, flush-results, flush")  # fmt: skip
+    parser.add_argument("--nan", metavar="POLICY", default="raise",
+                        help="for formats without NaN: raise (default), zero, max")  # fmt: skip
     parser.add_argument("--seed", metavar="N", type=_integer, help="for --rounding stochastic")
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from typing import Any
 
 from numsim.cli import FINE, _output, add_output, add_rounding
+from numsim.errors import InputError
 from numsim.explain import explain
+from numsim.rounding import ROUNDINGS
 from numsim.show import html, text
 
 
@@ -35,10 +38,17 @@ def add(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    explanation = explain(
-        " ".join(args.expression), args.format, rounding=args.rounding, overflow=args.overflow,
-        subnormals=args.subnormals, seed=args.seed,
-    )  # fmt: skip
+    if args.rounding == "stochastic" and args.seed is None:
+        raise InputError("--rounding stochastic draws random numbers: it needs a seed. Example: --seed 7")
+    if args.rounding in ROUNDINGS and args.rounding != "stochastic" and args.seed is not None:
+        raise InputError(f"--rounding {args.rounding} draws no random numbers. Example: --rounding stochastic --seed 7")
+    try:
+        explanation = explain(
+            " ".join(args.expression), args.format, rounding=args.rounding, overflow=args.overflow,
+            subnormals=args.subnormals, nan=args.nan, seed=args.seed,
+        )  # fmt: skip
+    except InputError as error:
+        raise InputError(as_flags(str(error))) from None
     if args.out is not None:
         contents = {
             "txt": str(explanation), "html": html.page(explanation), "json": _output.to_json(explanation.to_dict())
@@ -49,3 +59,13 @@ def run(args: argparse.Namespace) -> int:
     else:
         text.write(text.explanation(explanation), sys.stdout, colour=_output.colour(args.plain))
     return FINE
+
+
+def as_flags(message: str) -> str:
+    """An error's Python words in those of the command line.
+
+    >>> as_flags('Example: numsim.encode(x, "e2m1", nan="zero") or nan="max"')
+    'Example: --nan zero or --nan max'
+    """
+    message = re.sub(r'numsim\.\w+\([^()]*?(\w+="\w[\w-]*")\)', r"\1", message)
+    return re.sub(r"\b(rounding|overflow|subnormals|nan|seed)=(['\"]?)([^'\"\s,:.]+)\2", r"--\1 \3", message)

@@ -107,7 +107,7 @@ def exact_line(step: Step) -> list[Line]:
     """The exact significand in binary, and what is done with the bits that do not fit."""
     place, why = step.place, reason(step)
     if place is None:
-        return [[Span(f"  {why}")]]
+        return _wrap(why)
     significand = [Span("-" * step.exact.sign), Span(place.kept, "fraction")]
     if place.rest:
         significand += [Span(".", "fraction")] * ("." not in place.kept)
@@ -214,8 +214,10 @@ def explanation(e: Explanation) -> list[Line]:
     lines += error_line(last)
     lines += total_line(e)
     lines += elsewhere_line(e)
-    for note in (*e.notes, *_options(e)):
-        lines += _wrap(f"note: {note}", "faint")
+    for note in e.notes:
+        lines += _wrap(f"note: {note}")
+    for options in _options(e):
+        lines += _wrap(f"note: {options}", "faint")
     return lines
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from numsim.formats import Format
@@ -9,7 +10,7 @@ from numsim.show.numbers import digits_for, hex_code, short, short_fraction, val
 from numsim.values import NAN, Rational, as_fraction, to_rational
 
 if TYPE_CHECKING:
-    from numsim.explain import Explanation, Step
+    from numsim.explain import Explanation, Place, Step
 
 
 def special_word(code: int, format: Format) -> str:
@@ -42,7 +43,12 @@ def reason(step: Step) -> str:
     if not x.denominator:
         operands = [to_rational(c, format) for c in step.operands]
         if step.operation == "div" and operands[0].denominator:
-            return f"a number divided by zero: {got}"
+            if not result.denominator and result != NAN:
+                return f"a number divided by zero: {got}"
+            saturates = step.policy.overflow == "saturate"
+            return (
+                f"a number divided by zero is infinite; {'saturate' if saturates else f'{name} has no infinity'}: {got}"
+            )
         if result.denominator == 0 and result != NAN:
             return "an infinity stays one" if operands else "infinity is exact"
         return f"{'saturate' if step.policy.overflow == 'saturate' else f'{name} has no infinity'}: {got}"
@@ -52,7 +58,29 @@ def reason(step: Step) -> str:
         return f"{name} has no -0: +0" if x.sign and not result.sign else "zero is exact"
     if place is None:
         return f"below the least normal number: {step.policy.subnormals} makes it {got}"
+    if place.lower > format.max:
+        return f"overflow, {_lacks(place, format)}"
     return "it fits, nothing to round" if place.moved == "exact" else _direction(step)
+
+
+def _lacks(place: Place, format: Format) -> str:
+    """Why there is no code for a magnitude beyond the largest number."""
+    if place.moved == "exact" and format.specials == "fn" and place.lower == format.magnitude(format.max_rank + 1):
+        return f"{format.title} keeps this pattern for NaN"
+    if place.lower >= 2 * Fraction(2) ** _exponent(format.max):
+        return f"{format.title} has no exponent 2^{_exponent(place.lower)}"
+    return f"{format.title} has no number here"
+
+
+def _exponent(x: Fraction) -> int:
+    """k where 2^k <= x < 2^(k + 1)."""
+    k = x.numerator.bit_length() - x.denominator.bit_length()
+    return k if Fraction(2) ** k <= x else k - 1
+
+
+def _spelled(x: Fraction, count: int = 17) -> str:
+    """A number as the headline has it: 16777216 and not 2^24; 2^-24 stays."""
+    return short(x, count, powers=(-10, 56))
 
 
 def _invalid(step: Step) -> str:
@@ -104,8 +132,8 @@ def story(step: Step) -> list[str]:
     if place is None:
         return []
     count = digits_for(format)
-    exact = short(as_fraction(x), count)
-    below, above = (short(-y if x.sign else y, count) for y in (place.lower, place.upper))
+    exact = _spelled(as_fraction(x), count)
+    below, above = (_spelled(-y if x.sign else y, count) for y in (place.lower, place.upper))
     got, told = special_word(step.code, format), []
     over = event(step) == "overflow"
     if place.tie and step.policy.rounding.startswith("nearest"):
@@ -116,7 +144,7 @@ def story(step: Step) -> list[str]:
         else:
             even = "the even one: its last bit is 0" if format.fraction_bits else "the even code"
             rule = even if step.policy.rounding == "nearest-even" else "away from zero"
-            told.append(f"The tie goes to {value_text(step.code, format)}, {rule}.")
+            told.append(f"The tie goes to {above if place.moved == 'up' else below}, {rule}.")
     if step.policy.rounding == "stochastic" and place.part:
         chances, total = (place.part.numerator << step.random_bits) // place.part.denominator, 1 << step.random_bits
         told.append(f"{exact} lies between {below} and {above}; {chances:,} of {total:,} draws round "
@@ -148,10 +176,10 @@ def _lost(step: Step) -> str | None:
     a, b = (to_rational(c, step.format) for c in step.operands)
     verb = "adding" if step.operation == "add" else "subtracting"
     if step.result == a and b.numerator:
-        return f"So {verb} {short(as_fraction(b))} changes nothing: it is lost."
+        return f"So {verb} {_spelled(as_fraction(b))} changes nothing: it is lost."
     minus_b = Rational(b.sign ^ (step.operation == "sub"), b.numerator, b.denominator)
     if step.result == minus_b and a.numerator:
-        return f"So {short(as_fraction(a))} is lost beside {short(as_fraction(b))}."
+        return f"So {_spelled(as_fraction(a))} is lost beside {_spelled(as_fraction(b))}."
     return None
 
 

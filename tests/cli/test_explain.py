@@ -44,6 +44,29 @@ def test_options_are_those_of_explain(capsys: pytest.CaptureFixture[str]) -> Non
     assert shown(capsys, "0.1", "--format", "bf16", "--rounding", "stochastic", "--seed", "7") == f"{e}\n"
 
 
+@pytest.mark.parametrize(("argv", "words"), [
+    (["nan", "--format", "e2m1"], "NaN has no code in e2m1 (nor has a negative number in an unsigned format). Example: "
+     "--nan zero or --nan max"),
+    (["0.1", "--rounding", "stochastic"], "Example: --seed 7"),
+    (["0.1", "--seed", "7"], "--rounding nearest-even draws no random numbers"),
+    (["0.1", "--rounding", "stochastic", "--seed", "-1"], "--seed -1: a seed is"),
+    (["0.1", "--rounding", "nearest"], "--rounding nearest: allowed are"), (["1,5"], "a decimal point, not a comma"),
+    (["0.1", "--overflow", "wrap"], "Example: --overflow ieee"), (["0.1", "--nan", "x"], "Example: --nan raise"),
+    (["0.1", "--format", "nvfp4"], "did you mean e2m1"), (["0.1", "--format", "mxfp8"], "did you mean e4m3 or e5m2"),
+    (["0.1", "--format", "zzz"], "e5m2, e4m3, e4m3fnuz"),
+])  # fmt: skip
+def test_errors_speak_the_language_of_the_command_line(
+    argv: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["explain", *argv]) == 2
+    err = capsys.readouterr().err
+    assert words in err and not any(f"{name}=" in err for name in ("seed", "nan", "rounding", "overflow"))
+
+
+def test_nan_where_there_is_none(capsys: pytest.CaptureFixture[str]) -> None:
+    assert shown(capsys, "nan", "--format", "e2m1", "--nan", "zero") == f"{explain('nan', 'e2m1', nan='zero')}\n"
+
+
 def test_formats_that_need_no_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert "in FP32 is" in shown(capsys, "0.1")
     assert shown(capsys, "e4m3:0x7e").startswith("e4m3:0x7e in E4M3 is 448")

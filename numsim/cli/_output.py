@@ -6,11 +6,13 @@ import codecs
 import json
 import os
 import sys
+import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from numsim import files
+from numsim.show.text import columns
 
 # What a terminal that is not UTF-8 gets in place of the signs that it lacks; anything else becomes \uXXXX.
 _ASCII = {
@@ -44,8 +46,20 @@ def prepare_streams() -> None:
 def warn(text: str) -> None:
     """A line on stderr: stdout is for results."""
     if sys.stderr is not None:
-        sys.stderr.write(f"numsim: {text}\n")
+        sys.stderr.write(
+            _folded(f"numsim: {text}\n", columns(sys.stderr)) if sys.stderr.isatty() else f"numsim: {text}\n"
+        )
         sys.stderr.flush()
+
+
+def _folded(text: str, width: int) -> str:
+    """Long lines broken between words; indented ones are drawings."""
+    return "".join(
+        line
+        if line.startswith(" ")
+        else textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False) + "\n"
+        for line in text.splitlines(keepends=True)
+    )
 
 
 def to_json(data: Any) -> str:

@@ -153,5 +153,5 @@ def _lines(one: Mapping[str, Any]) -> list[Line]:
         if (more := len(one["differences"]) - _SHOWN) > 0:
             lines += report.wrapped(f"and {more} more", indent=2)
     if verdict:
-        lines += [[], *report.verdict_table(verdict), *report.verdict_notes(verdict, partly=True)]
+        lines += [[], *report.verdict_table(verdict), *report.verdict_notes(verdict, full=True)]
     return lines

@@ -111,7 +111,7 @@ def run(args: argparse.Namespace) -> int:
     chosen = choose(args)
     experiments = [e for e, _ in chosen]
     machine = get_machine(args.machine)
-    against = None if args.against is None else [get_machine(name) for name in args.against]
+    against = None if args.against is None else [get_machine(name) for name in dict.fromkeys(args.against)]
     folder = files.make_folder(args.out if args.out is not None else OUT)
     ask = args.ask and sys.stdin is not None and sys.stdin.isatty() and not args.json
     if args.ask and not ask:
@@ -144,7 +144,7 @@ def _print(args: argparse.Namespace, lines: Sequence[Line]) -> None:
 
 def _verdicts(runs: Sequence[Run]) -> list[Line]:
     rows = [(r.experiment.name, v) for r in runs for v in r.verdicts]
-    return [*report.verdict_table(rows), *report.verdict_notes(rows, partly=bool(runs[0].args.names))] if rows else []
+    return [*report.verdict_table(rows), *report.verdict_notes(rows, full=bool(runs[0].args.names))] if rows else []
 
 
 def _skipped(runs: Sequence[Run]) -> list[Line]:
@@ -169,6 +169,10 @@ def _where(runs: Sequence[Run], folder: Path) -> list[Line]:
     lines = [[], [Span(f"{told} in {shown}")]]
     if len(runs) == 1:
         lines += [[Span(f"  {p['file']}.png", "faint")] for p in pictures]
+    elif not runs[0].args.names:
+        first = next((r for r in runs if r.pictures), runs[0])
+        look = f"look at {files.show(folder / first.pictures[0]['file'])}.png; " if first.pictures else ""
+        lines += report.wrapped(f"{look}numsim run {first.experiment.name} tells why", "next", indent=6)
     return lines
 
 
@@ -195,7 +199,7 @@ class Run:
 
     def do(self, against: Sequence[Any] | None, parameters: dict[str, Any], ask: bool) -> None:
         e, args = self.experiment, self.args
-        _print(args, report.question_lines(e, choices=bool(args.names)))
+        _print(args, report.question_lines(e, choices=bool(args.names) or ask))
         guess = _guess(e) if ask else None
         self.progress.say(f"asking {self.session.machine.name}")
         result = e.run(self.session, **parameters)
@@ -256,14 +260,26 @@ class Run:
 
 
 def _guess(e: Experiment) -> str | None:
-    """What the reader guesses: a letter, or words."""
-    try:
-        typed = input("  your guess: ").strip()[:200]
-    except EOFError:
-        sys.stdout.write("\n")
-        return None
-    letters = dict(zip("abcdefgh", e.choices, strict=False))
-    return letters.get(typed.lower().rstrip(")"), typed) or None
+    """What the reader guesses: one of the choices, by its letter or in its own words; None for no guess."""
+    choices = dict(zip(report.LETTERS, e.choices, strict=False))
+    meant = choices | {_bare(choice): choice for choice in e.choices}
+    last = report.LETTERS[len(choices) - 1]
+    while True:
+        try:
+            typed = input("  your guess: ").strip()
+        except EOFError:
+            sys.stdout.write("\n")
+            return None
+        if not typed or not choices:
+            return typed[:200] or None
+        if (guess := meant.get(_bare(typed))) is not None:
+            return guess
+        sys.stdout.write(f"  please a to {last}, or Enter for no guess\n")
+
+
+def _bare(text: str) -> str:
+    """A choice as people type it: b, B), 44 or 44%."""
+    return text.casefold().replace(" ", "").rstrip(")].%")
 
 
 class Progress:
@@ -278,13 +294,18 @@ class Progress:
         if sys.stderr is not None and sys.stderr.isatty():
             self.clear()
             # the cursor goes back, so that whatever else writes to stderr writes over this line
-            sys.stderr.write(f"{self.head}: {what} ..."[:78] + "\r")
+            sys.stderr.write(f"{self.head}: {what} ..."[: Progress._room() - 1] + "\r")
             sys.stderr.flush()
             Progress._shown = True
 
     @staticmethod
     def clear() -> None:
         if Progress._shown and sys.stderr is not None:
-            sys.stderr.write("\r" + " " * 79 + "\r")
+            sys.stderr.write("\r" + " " * Progress._room() + "\r")
             sys.stderr.flush()
             Progress._shown = False
+
+    @staticmethod
+    def _room() -> int:
+        """One less than the terminal has columns: the last one would begin a new line."""
+        return max(min(text.columns(sys.stderr), text.WIDTH) - 1, 1)

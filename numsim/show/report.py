@@ -13,6 +13,7 @@ from numsim.show.text import WIDTH, Line, Span
 _GAP = 2
 _NARROWEST = 6
 _LABEL = 10
+LETTERS = "abcdefgh"  # of choices
 
 
 def wrapped(text: str, label: str = "", style: str = "", indent: int = _LABEL) -> list[Line]:
@@ -84,10 +85,14 @@ def _widths(columns: Sequence[str], cells: Sequence[Sequence[str]], width: int) 
 
 # --- experiments ------------------------------------------------------------------------------------------------------
 def question_lines(e: Experiment, *, choices: bool = True) -> list[Line]:
-    """The question, before any result."""
+    """The question, before any result; its choices with letters, or else in one line."""
     lines: list[Line] = [[Span(e.name, "strong")], *wrapped(e.question, "question", "strong")]
-    for letter, choice in zip("abcdefgh", e.choices if choices else (), strict=False):
-        lines += wrapped(f"{letter}) {choice}", "", indent=_LABEL)
+    if choices:
+        for letter, choice in zip(LETTERS, e.choices, strict=False):
+            lines += wrapped(f"{letter}) {choice}", "", indent=_LABEL)
+    elif e.choices:
+        *others, last = e.choices
+        lines += wrapped(f"{', '.join(others)}{' or ' * bool(others)}{last}?")
     return lines
 
 
@@ -97,7 +102,7 @@ def result_lines(e: Experiment, result: Result) -> list[Line]:
     if result.answer == e.wrong_guess:  # a machine that is wrong
         lines += wrapped(e.why_wrong, "but")
     else:
-        lines += wrapped(f"{e.wrong_guess} is the common guess. {e.why_wrong}", "not")
+        lines += wrapped(f"{e.wrong_guess}, a tempting guess. {e.why_wrong}", "not")
     for table in result.tables:
         lines += [[], *table_lines(table)]
     lines += [[]]
@@ -111,41 +116,53 @@ def result_lines(e: Experiment, result: Result) -> list[Line]:
 
 def brief_lines(e: Experiment, result: Result) -> list[Line]:
     """The answer in one line, after the question."""
-    wrong = f"  (not {e.wrong_guess}, the common guess)" if result.answer != e.wrong_guess else ""
+    wrong = f"  (a tempting guess: {e.wrong_guess})" if result.answer != e.wrong_guess else ""
     return wrapped(f"{result.answer}{wrong}", "answer", "strong")
 
 
 # --- verdicts ---------------------------------------------------------------------------------------------------------
 def verdict_table(rows: Sequence[tuple[str, Verdict]]) -> list[Line]:
-    """The table of verdicts: one row for each experiment and machine."""
-    cells = tuple(
-        (name, v.machine, v.against, *((v.compared, v.differ) if v.compared else (None, None)), v.text)
-        for name, v in rows
-    )
-    return table_lines(Table("", ("experiment", "machine", "against", "compared", "differ", "verdict"), cells))
+    """The table of verdicts: one row for each experiment and machine; why a machine was skipped is told once."""
+    cells, told = [], set()
+    for name, v in rows:
+        counts = (v.compared, v.differ) if v.compared else (None, None)
+        again = not v.compared and (v.against, v.text) in told
+        told.add((v.against, v.text))
+        cells.append((name, v.machine, v.against, *counts, "skipped, as above" if again else v.text))
+    return table_lines(Table("", ("experiment", "machine", "against", "compared", "differ", "verdict"), tuple(cells)))
 
 
-def verdict_notes(rows: Sequence[tuple[str, Verdict]], *, partly: bool = False) -> list[Line]:
-    """Below the table: what the documented differences are and who is right; every unexplained difference shown.
+def verdict_notes(rows: Sequence[tuple[str, Verdict]], *, full: bool = False) -> list[Line]:
+    """Below the table: the documented differences and how many; every unexplained difference shown.
 
-    partly : also say what could not be compared in rows that compare something.
+    full : also say what the documented differences are and who is right, and what could not be compared in rows that
+        compare something.
     """
     lines: list[Line] = []
+    totals = {_owner(v): _of(rows, v) for _, v in rows if v.documented}
     meanings = {name: meaning for _, v in rows for name, meaning in v.reasons.items()}
     for name, (what, right) in meanings.items():
         counts = {
-            _owner(v): sum(n for r, n in w.documented.items() if name in r.split(" + "))
-            for _, v in rows
-            if name in v.reasons
-            for w in [_of(rows, v)]
+            owner: sum(n for r, n in v.documented.items() if name in r.split(" + ")) for owner, v in totals.items()
         }
-        who = ", ".join(f"{machine} {n}" for machine, n in counts.items())
-        lines += wrapped(f"{name} ({who}): {what}. {right}.", "note", indent=6)
+        who = ", ".join(f"{machine} {n}" for machine, n in counts.items() if n)
+        told = f"{name} ({who}): {what}. {right}." if full else f"{name}: {who}"
+        lines += wrapped(told, "note" if full or not lines else "", indent=6)
+    for owner, v in totals.items():
+        if several := sum(n for r, n in v.documented.items() if " + " in r):
+            causes = max(r.count(" + ") + 1 for r in v.documented)
+            told = "two causes and are" if causes == 2 else "several causes and are"
+            told = told if several > 1 else told.replace("are", "is")
+            lines += wrapped(f"{several} of {v.differ} answers of {owner} {'have' if several > 1 else 'has'} {told} "
+                             "counted under each.", "note" if full else "", indent=6)  # fmt: skip
+    if meanings and not full:
+        named = list(dict.fromkeys(name for name, v in rows if v.documented))
+        lines += wrapped(f"what each means, and who is right: numsim run {' '.join(named)}", indent=6)
     for name, v in rows:
         if v.unexplained:
             lines += [[], [Span(f"UNEXPLAINED in {name}, {v.machine} against {v.against}:", "strong")]]
             lines += [line for d in v.shown if not d.reason for line in wrapped(str(d), indent=2)]
-        if partly and v.compared and v.skipped:
+        if full and v.compared and v.skipped:
             lines += wrapped(f"not compared: {skipped(v)}.", "note", indent=6)
     return lines
 

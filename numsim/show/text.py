@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import textwrap
+from itertools import groupby
 from typing import IO, TYPE_CHECKING, NamedTuple
 
 from numsim.formats import Format
@@ -38,7 +39,12 @@ def plain(lines: list[Line]) -> str:
 
 
 def write(lines: list[Line], file: IO[str], *, colour: bool | None = None) -> None:
-    """Print lines; in colour unless ``colour`` is False, NO_COLOR is set or the file is no terminal."""
+    """Print lines; in colour unless ``colour`` is False, NO_COLOR is set or the file is no terminal.
+
+    Terminals of fewer than 80 columns get lines that break between words.
+    """
+    if (width := columns(file)) < WIDTH:
+        lines = [part for line in lines for part in fit(line, width)]
     if colour is False or (colour is None and os.environ.get("NO_COLOR")):
         file.write(plain(lines) + "\n")
         return
@@ -55,6 +61,38 @@ def write(lines: list[Line], file: IO[str], *, colour: bool | None = None) -> No
         for span in line:
             text.append(span.text, styles.get(span.style, ""))
         console.print(text, soft_wrap=True)
+
+
+def columns(file: IO[str]) -> int:
+    """How wide a terminal is; 80 for everything else."""
+    try:
+        return os.get_terminal_size(file.fileno()).columns or WIDTH if file.isatty() else WIDTH
+    except (OSError, ValueError, AttributeError):
+        return WIDTH
+
+
+def fit(line: Line, width: int) -> list[Line]:
+    """A line broken between words where it is too long; what follows keeps the indentation, or that of the label.
+
+    >>> [plain([part]) for part in fit([Span("  one two three", "faint")], 10)]
+    ['  one two', '  three']
+    """
+    letters = [(c, span.style) for span in line for c in span.text]
+    while letters and letters[-1][0] == " ":
+        letters.pop()
+    text = "".join(c for c, _ in letters)
+    label = line[0].text if len(line) > 1 and line[0].text.endswith("  ") else ""
+    indent = min(max(len(text) - len(text.lstrip()), len(label)), width // 2)
+    parts = []
+    while len(text) > width and (at := text.rfind(" ", indent + 1, width + 1)) > indent and text[:at].strip():
+        parts.append(letters[: len(text[:at].rstrip())])
+        rest = letters[at:]
+        while rest[0][0] == " ":
+            rest = rest[1:]
+        letters = [(" ", "")] * indent + rest
+        text = "".join(c for c, _ in letters)
+    return [[Span("".join(c for c, _ in run), style) for style, run in groupby(p, lambda c: c[1])]
+            for p in (*parts, letters)]  # fmt: skip
 
 
 def _length(line: Line) -> int:

@@ -70,7 +70,7 @@ def test_experiments(capsys):
 def test_an_experiments_card_keeps_the_answer(capsys, monkeypatch):
     fake.install(monkeypatch.setattr, pictures=False)
     code, out, _ = call(capsys, "experiments", "fast")
-    assert code == 0 and "b) -416.0" in out and "never a tie" not in out and "common guess" not in out
+    assert code == 0 and "b) -416.0" in out and "never a tie" not in out and "tempting guess" not in out
     assert "numbers = 4; 9 with --size full" in out and "against   numpy, ml_dtypes" in out
 
 

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -18,6 +19,9 @@ from numsim.cli import main
 from numsim.experiments import get_experiment, list_experiments, results
 from numsim.machines import numpy_cpu
 from numsim.machines.question import Answer
+from numsim.machines.verdict import Verdict
+from numsim.show import report
+from numsim.show.text import plain
 from tests.cli import fake
 
 ROOT = Path(__file__).parents[2]
@@ -57,21 +61,44 @@ def files_of(folder):
 def test_all(capsys, pictures):
     code, out, err = call(capsys, "run")
     assert code == 0 and err == "" and all(len(line) <= 80 for line in out.splitlines())
-    assert out.index("fast\nquestion") < out.index("answer    -416.0  (not -448") < out.index("plain\nquestion")
+    assert (
+        out.index("fast\nquestion")
+        < out.index("answer    -416.0  (a tempting guess: -448)")
+        < out.index("plain\nquestion")
+    )
     assert "found" not in out and "sources" not in out and "a)" not in out  # one line each
     table = out[out.index("experiment  machine") :].splitlines()
     assert table[0] == "experiment  machine   against    compared  differ  verdict"
     assert table[1].split() == ["fast", "emulated", "numpy", "-", "-", "skipped:", "numpy", "has", "no", "e4m3fn"]
     assert "fast        emulated  ml_dtypes         6       1  as documented: rounds" in out
-    assert "note  rounds twice (ml_dtypes 1): rounds to float32 first" in out
+    assert "\n          -448 or -416.0?\n" in out
+    assert "note  rounds twice: ml_dtypes 1\n      what each means, and who is right: numsim run fast\n" in out
+    assert "rounds to float32 first" not in out
+    assert out.endswith("next  look at numsim-results/fast-picture.png; numsim run fast tells why\n")
     assert "1 picture (PNG and SVG) and 2 results (JSON) in numsim-results" in out
     assert set(files_of("numsim-results")) == {"fast.json", "plain.json", "fast-picture.png", "fast-picture.svg"}
+
+
+def test_one_thing_is_told_once(capsys):
+    out = call(capsys, "run", "fast", "plain", "--against", "numpy", "--against", "ml_dtypes", "--against", "numpy")[1]
+    table = out[out.index("experiment  machine") :]
+    assert table.count("numpy has no e4m3fn") == 1 and table.count("emulated  numpy") == 2
+    assert "note  rounds twice (ml_dtypes 1): rounds to float32 first" in table and "next  " not in table
+
+
+def test_answers_with_two_causes_are_told():
+    reasons = {name: (f"it {name}", "A choice") for name in ("drops", "doubles")}
+    v = Verdict("emulated", "torch-cpu", 9, 2, documented={"drops": 4, "drops + doubles": 3}, reasons=reasons)
+    for full in (True, False):
+        told = " ".join(plain(report.verdict_notes([("a", v)], full=full)).split())
+        assert "3 of 7 answers of torch-cpu have two causes and are counted under each." in told
+    assert "drops: torch-cpu 7" in told and "doubles: torch-cpu 3" in told
 
 
 def test_one_is_told_in_full(capsys, pictures):
     code, out, _ = call(capsys, "run", "fast")
     assert code == 0
-    order = ["question", "a) -448", "answer    -416.0", "not       -448 is the common guess. It was never a tie.",
+    order = ["question", "a) -448", "answer    -416.0", "not       -448, a tempting guess. It was never a tie.",
              "Casts of – numbers", "found", "why       One. Two. Three", "sources ", "experiment  machine"]  # fmt: skip
     assert [out.index(words) for words in order] == sorted(out.index(words) for words in order)
     assert "  fast-picture.png" in out
@@ -139,7 +166,7 @@ def test_what_could_not_be_asked_is_told(capsys):
 def test_a_machine_that_gives_the_common_guess(capsys, monkeypatch):
     monkeypatch.setattr(fake.Fast, "EXPERIMENT", fake.experiment("fast", wrong_guess="-448.0"))
     out = call(capsys, "run", "fast", "--machine", "ml_dtypes")[1]
-    assert "but       It was never a tie." in out and "common guess" not in out
+    assert "but       It was never a tie." in out and "tempting guess" not in out
 
 
 def test_against(capsys):
@@ -285,14 +312,24 @@ def test_folders_of_any_name(capsys, folder):
 # --- guesses ----------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("typed", "guess", "words"),
-    [("a", "-448", "-448: not so"), ("B)", "-416.0", "-416.0: right"), ("-416.0", "-416.0", "right"), ("", None, None)],
-)
+    [("a", "-448", "-448: not so"), ("B)", "-416.0", "-416.0: right"), ("-416.0", "-416.0", "right"), ("", None, None),
+     ("-416.0 %", "-416.0", "right")],
+)  # fmt: skip
 def test_ask(capsys, monkeypatch, typed, guess, words):
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     monkeypatch.setattr("builtins.input", lambda prompt: typed)
     _, out, _ = call(capsys, "run", "fast", "--ask")
     assert json.loads(Path("numsim-results/fast.json").read_text()).get("guess") == guess
     assert (f"you said  {guess}" in out and words in out) if words else "you said" not in out
+
+
+def test_ask_shows_the_choices_and_asks_again(capsys, monkeypatch):
+    typed = iter(["42", "c", "b"])
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("builtins.input", lambda prompt: next(typed, ""))
+    out = call(capsys, "run", "--ask")[1]
+    assert "a) -448\n          b) -416.0\n" in out and out.count("  please a to b, or Enter for no guess\n") == 2
+    assert "you said  -416.0: right" in out
 
 
 def test_ask_without_a_terminal(capsys):
@@ -355,17 +392,21 @@ def test_a_closed_pipe_is_no_error():
     assert process.returncode == 141 and b"Traceback" not in err
 
 
-def test_progress_is_for_terminals_only():
-    pty = pytest.importorskip("pty", reason="no pseudo-terminals here")
+@pytest.mark.parametrize("columns", [0, 30, 60, 200])
+def test_progress_is_for_terminals_only(columns):
+    pty, fcntl, termios = (pytest.importorskip(m, reason="no pseudo-terminals") for m in ("pty", "fcntl", "termios"))
     controller, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "NO_COLOR": "1"}
     command = [sys.executable, "-m", "tests.cli.fake", "fast", "run"]
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=terminal, env=environment, timeout=60, check=False)
     os.close(terminal)
     shown = os.read(controller, 65536).decode()
     os.close(controller)
-    assert done.returncode == 0 and "[1/1] fast: asking emulated ..." in shown and "comparing with ml_dtypes" in shown
-    assert shown.endswith("\r" + " " * 79 + "\r") and b"asking" not in done.stdout
+    assert done.returncode == 0 and "[1/1] fast: asking emulated" in shown and "comparing with" in shown
+    room = min(columns or 80, 80) - 1
+    assert all(len(part) <= room for part in shown.split("\r"))
+    assert shown.endswith("\r" + " " * room + "\r") and b"asking" not in done.stdout
 
 
 # --- numsim's own -----------------------------------------------------------------------------------------------------

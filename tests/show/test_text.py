@@ -197,3 +197,18 @@ def test_files_no_color_and_plain_get_none(monkeypatch: pytest.MonkeyPatch) -> N
     assert written(io.StringIO()) == written(Terminal(), colour=False) == SWAMPED + "\n"
     monkeypatch.setenv("NO_COLOR", "1")
     assert written(Terminal()) == SWAMPED + "\n"
+
+
+@pytest.mark.parametrize("width", [30, 45, 60, 79])
+def test_narrow_terminals_get_lines_that_break_between_words(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    monkeypatch.setattr(text, "columns", lambda file: width)
+    shown = written(Terminal(), colour=False)
+    assert shown.split() == SWAMPED.split() and all(len(line) <= width for line in shown.splitlines())
+    assert re.sub(r"\x1b\[[0-9;]*m", "", written(Terminal())) == shown
+
+
+def test_a_label_stays_alone_in_its_column() -> None:
+    line = [text.Span("note  ", "faint"), text.Span("one two three")]
+    assert text.plain(text.fit(line, 14)) == "note  one two\n      three"
+    assert text.fit(line, 80) == [line]
+    assert text.plain(text.fit([text.Span("x" * 90)], 60)) == "x" * 90

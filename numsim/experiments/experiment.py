@@ -64,7 +64,7 @@ class Experiment:
 
     name: str
     question: str
-    choices: tuple[str, ...]  # for --ask; the first is the common wrong guess
+    choices: tuple[str, ...]  # for --ask; the first is a tempting wrong guess
     wrong_guess: str
     why_wrong: str
     explanation: str  # three sentences

@@ -177,7 +177,8 @@ def _standing_still(session: Session, format: Format) -> list[float] | None:
     if after is None:
         return None
     weight = np.concatenate([np.full(n := min(_WEIGHTS, len(r.sample)), r.nonzeros / n) for r in rows])
-    return ((after == before) @ (weight / weight.sum())).tolist()  # type: ignore[no-any-return]
+    # summed as the total is, and divided last: no share comes out above 1
+    return (np.where(after == before, weight, 0.0).sum(axis=1) / weight.sum()).tolist()  # type: ignore[no-any-return]
 
 
 def _zero_gradients(session: Session, format: Format) -> list[float] | None:
@@ -261,8 +262,8 @@ EXPERIMENT = Experiment(
         "its range with 3 bits of significand, so that its numbers lie 8 times as far apart."
     ),
     explanation=(
-        "FP16 loses small gradients, BF16 loses small updates: once an optimizer's step is a thousandth of the weight "
-        "or less, it is under half of BF16's spacing, and rounding to nearest undoes it every single time. "
+        "FP16 loses small gradients; BF16 loses updates up to 8 times as large as FP16 does: once an optimizer's step "
+        "is a thousandth of the weight or less, it is under half of BF16's spacing, and rounding to nearest undoes it every single time. "
         "A master copy in FP32 collects what the 16-bit copy cannot show yet; Kahan compensation keeps the lost part "
         "in a second 16-bit number; stochastic rounding moves the weight seldom but by a whole step, right on average. "
         "At small enough updates FP16 stands still just as well (here at 0.0001), and at large ones neither does."

@@ -74,8 +74,8 @@ def run(
             "The same number again and again, in order, accumulator = format",
             ("format", "number", "stored as", "terms", "sum", "exact sum", "stalls at"),
             tuple(
-                (f.title, number, cell(float(stored), 7), n, cell(trail[min(n, len(trail)) - 1], 8),
-                 cell(float(n * stored), 7), _stalls_at(trail))
+                (f.title, cell(number), _about(stored), n, _about(trail[min(n, len(trail)) - 1]), _about(n * stored),
+                 _stalls_at(trail))
                 for number, sums, n in ((1.0, ones, terms), (0.1, tenths, terms), (0.01, hundredths, _CURED))
                 for f in chosen
                 for stored in [exact(_stored(number, f), f)]
@@ -85,12 +85,12 @@ def run(
         Table(
             "0.01 a thousand times: what is stored, and what it is added up in",
             ("terms in", "accumulator", "sum", "error"),
-            tuple((a, b, cell(s, 12), percent(abs(s / 10 - 1))) for a, b, s in _exercise(hundredths, mixed)),
+            tuple((a, b, _about(s, 12), percent(abs(s / 10 - 1))) for a, b, s in _exercise(hundredths, mixed)),
         ),
         Table(
             f"{uniform_terms} numbers, uniform between 0 and 1 (seed {seed}), in order",
             ("format", "sum", "exact sum of the stored numbers", "error"),
-            tuple((f.title, cell(s, 8), cell(e, 8), _error(s, e)) for f, (s, e) in uniform.items()),
+            tuple((f.title, _about(s), _about(e), _error(s, e)) for f, (s, e) in uniform.items()),
         ),
         Table(
             f"0.1 a thousand times: errors (of stochastic rounding the worst of {_RUNS} runs)",
@@ -196,6 +196,16 @@ def _cures(session: Session, format: Format, seed: int) -> tuple[float, dict[str
 
 
 # --- words -----------------------------------------------------------------------------------------------------------
+def _about(x: float | Fraction, digits: int = 9) -> int | float | str:
+    """A number for a table; with ~ where its digits are cut.
+
+    >>> _about(0.25), _about(np.float32(0.1).item()), _about(Fraction(4096))
+    (0.25, '~0.100000001', 4096)
+    """
+    shown = cell(float(x), digits)
+    return shown if isinstance(shown, str) or Fraction(repr(shown)) == Fraction(x) else f"~{shown}"
+
+
 def _stalls_at(trail: list[float] | None) -> int | float | str | None:
     """Where a running sum stopped changing; None if it did not."""
     if not trail or len(trail) < 2 or trail[-1] != trail[-2]:

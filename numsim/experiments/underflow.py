@@ -113,7 +113,7 @@ class Gradients:
     def pool(self, shares: Floats, kind: str, step: int) -> Floats:
         """Shares of rows as shares of all non-zero values of one kind and step (last axis)."""
         weights = np.array([row.nonzeros * (row.kind == kind and row.step == step) for row in self.rows], float)
-        return np.asarray(shares @ (weights / weights.sum()))
+        return np.asarray(np.ascontiguousarray(shares * weights).sum(axis=-1) / weights.sum())
 
 
 def run(

@@ -213,13 +213,14 @@ def _weights(result: Result, style: str) -> tuple[str, Picture, str]:
     every = figure.subplots(math.ceil(len(updates) / 2), min(len(updates), 2), squeeze=False).ravel()
     said = []
     for k, (axes, update) in enumerate(zip(every, updates, strict=False)):
-        labels = []
+        labels, drawn = [], []
         plain = {n: series["paths"][n][k]["plain"] for n in names if "plain" in series["paths"][n][k]}
         cured = next((n for n in names if "FP32 master" in series["paths"][n][k]), None)
         if cured is not None:
             path = series["paths"][cured][k]
             if "stochastic" in path:
                 low, high = path["stochastic, low"], path["stochastic, high"]
+                drawn.append(high)
                 axes.fill_between(range(steps + 1), low, high, color=ORANGE, alpha=0.3, linewidth=0)
                 axes.plot(path["stochastic"], color=ORANGE, linestyle="-.")
                 labels.append((path["stochastic"][-1], "stochastic", ORANGE))
@@ -228,15 +229,20 @@ def _weights(result: Result, style: str) -> tuple[str, Picture, str]:
                 labels.append((path["Kahan"][-1], "Kahan", PURPLE))
             axes.plot(path["FP32 master"], color=BLACK, linewidth=type_size(style) * 0.1)
             labels.append((path["FP32 master"][-1], "FP32 master", BLACK))
-        for name, path in plain.items():
-            shape = look(name, names)
-            axes.plot(path, color=shape.color, linestyle=shape.linestyle)
-            axes.plot(steps, path[-1], color=shape.color, marker=shape.marker, clip_on=False, zorder=5)
+        drawn += plain.values()
+        for i, (name, path) in enumerate(plain.items()):  # where lines coincide the later one is thinner
+            shape, thin = look(name, names), 0.6 ** min(i, 2)
+            axes.plot(path, color=shape.color, linestyle=shape.linestyle, linewidth=type_size(style) * 0.28 * thin)
+            axes.plot(
+                steps, path[-1], color=shape.color, marker=shape.marker, markersize=type_size(style) * 0.8 * thin,
+                clip_on=False, zorder=5,
+            )  # fmt: skip
             labels.append((path[-1], f"{name} plain", shape.color))
         cures = f"; cures in {cured}" if cured is not None else ""
         axes.set_title(f"updates of {update:g}{cures}", fontweight="normal")
         axes.set_xlim(0, steps)
-        axes.set_ylim(1 - 0.08 * steps * update, 1 + 1.12 * steps * update)
+        top = max([1.25 * steps * update, *(1.04 * (max(y) - 1) for y in drawn)])  # room for labels below the title
+        axes.set_ylim(1 - 0.08 * steps * update, 1 + top)
         axes.set_xlabel("updates")
         end_labels(axes, labels)
         still = [name for name, path in plain.items() if path[-1] == 1.0]
@@ -277,6 +283,8 @@ def _gradients_and_updates(result: Result, style: str) -> tuple[str, Picture, st
                 marker=shape.marker,
                 linestyle="none",
                 label=name,
+                clip_on=False,
+                zorder=4,
             )
         axes.set_xlim(x[0], x[-1])
     left.set_xscale("log", base=2)
@@ -298,7 +306,10 @@ def _gradients_and_updates(result: Result, style: str) -> tuple[str, Picture, st
     first = ", ".join(f"{name} {percent(x)}" for name, x in gone.items())
     second = ", ".join(f"{name} {percent(x)}" for name, x in unmoved.items())
     small = {"FP16", "BF16"} <= set(gone) and gone["FP16"] > gone["BF16"] and unmoved["BF16"] > unmoved["FP16"]
-    opening = "FP16 loses small gradients, BF16 loses small updates" if small else "Gradients and updates that are lost"
+    opening = "Gradients and updates that are lost"
+    if small:
+        times = 2 ** (series["limits"]["BF16"][1] - series["limits"]["FP16"][1])
+        opening = f"FP16 loses small gradients; BF16 loses updates up to {times} times as large as FP16 does"
     below = (
         f"Left: real activation gradients cast to the format; at loss scale 1: {first}. Right: real weights minus an "
         f"update, rounded; at an update of 0.0001: {second}."

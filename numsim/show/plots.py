@@ -58,7 +58,7 @@ def _stalls(result: Result, style: str) -> tuple[str, Picture, str]:
             full = [*trail, *[trail[-1]] * (terms - len(trail))]
             axes.plot(range(1, terms + 1), full, color=shape.color, linestyle=shape.linestyle)
             if len(trail) < terms:
-                axes.plot(len(trail), trail[-1], color=shape.color, marker=shape.marker, zorder=5)
+                axes.plot(len(trail), trail[-1], color=shape.color, marker=shape.marker, clip_on=False, zorder=5)
             labels.append((full[-1], f"{name}  {full[-1]:.4g}", shape.color))
         axes.set_xlim(1, terms)
         if axes is left:

@@ -193,7 +193,7 @@ def end_labels(axes: Axes, labels: list[tuple[float, str, str]], gap: float = 0.
     """Names at the right ends of lines: (y in data, text, colour); moved apart where they would overlap."""
     heights = axes.transAxes.inverted().transform(axes.transData.transform([(1, y) for y, _, _ in labels]))[:, 1]
     for place, (_, text, color) in zip(spread(heights.tolist(), gap), labels, strict=True):
-        axes.text(1.02, place, text, transform=axes.transAxes, color=ink(color), va="center", ha="left")
+        axes.text(1.03, place, text, transform=axes.transAxes, color=ink(color), va="center", ha="left")
 
 
 def ticks(axis: Any, places: Sequence[float], labels: Sequence[str]) -> None:

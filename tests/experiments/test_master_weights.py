@@ -73,6 +73,13 @@ def test_real_weights(name: str) -> None:
     assert (found > 0.5) == (name == "BF16")
 
 
+def test_shares_are_shares() -> None:
+    series = lecture("master-weights")[1].series
+    shares = [x for key in ("standing_still", "zero_gradients") for row in series[key].values() for x in row]
+    assert all(0 <= x <= 1 for x in shares)
+    assert series["standing_still"]["BF16"][0] == 1  # all weights, to the last bit
+
+
 def test_one_picture_for_the_whole_course() -> None:
     series = lecture("master-weights")[1].series
     small_update = series["sizes"].index(1e-4)

@@ -28,7 +28,7 @@ import numpy.typing as npt
 from numsim import kernels
 from numsim.arithmetic import add, mul, operand, result_policy, sub
 from numsim.codes import Codes, code_dtype
-from numsim.errors import InputError
+from numsim.errors import InputError, short
 from numsim.formats import Format
 from numsim.random import Draw
 from numsim.rounding import Policy, round_rational
@@ -49,8 +49,8 @@ class Plan:
     policy: Policy = field(default_factory=Policy)
 
     def __post_init__(self) -> None:
-        if self.order not in ORDERS:
-            raise InputError(f"order={self.order!r}: allowed are {', '.join(ORDERS)}. Example: order='pairwise'")
+        if not isinstance(self.order, str) or self.order not in ORDERS:
+            raise InputError(f"order={short(self.order)}: allowed are {', '.join(ORDERS)}. Example: order='pairwise'")
 
     @property
     def uses(self) -> int:

@@ -9,9 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from numsim.codes import Codes, check_codes, classify, decode, exact
-from numsim.errors import FormatError, InputError
+from numsim.errors import FormatError, InputError, UnavailableError
 from numsim.events import Events
 from numsim.formats import FP64, Format, get_format
+from numsim.host import flushes_subnormals
 from numsim.rounding import Nan, Overflow, Policy, Rounding, Subnormals, convert, draw_for, encode
 
 
@@ -78,7 +79,7 @@ class Array(np.lib.mixins.NDArrayOperatorsMixin):
         return np.asarray(self.values, dtype=dtype)
 
     def __bool__(self) -> bool:
-        return bool(np.asarray(self.values))  # as in NumPy: refused for several numbers
+        return bool(np.asarray(classify(self.codes, self.format) != "zero"))  # as in NumPy: refused for several numbers
 
     def __contains__(self, value: Any) -> bool:
         return bool(np.any(self == value))
@@ -116,7 +117,8 @@ class Array(np.lib.mixins.NDArrayOperatorsMixin):
         """What makes this array again (up to 100 numbers are shown; more are cut)."""
         name = f"'{self.format}'" if get_known(self.format) else repr(self.format)
         nan = classify(self.codes, self.format) == "nan"
-        if not self.format.fits(FP64) or np.any(self.codes[nan] != self.format.nan_code):
+        hidden = flushes_subnormals() and np.any(classify(self.codes, self.format) == "subnormal")
+        if hidden or not self.format.fits(FP64) or np.any(self.codes[nan] != self.format.nan_code):
             return f"numsim.from_codes({self.codes.tolist()}, {name})"
         # float64's shortest form names every value of up to 53 bits
         text = np.array2string(
@@ -142,6 +144,8 @@ class Array(np.lib.mixins.NDArrayOperatorsMixin):
             if name in UFUNCS:
                 return UFUNCS[name](*inputs)
             if name in _COMPARISONS:  # of the values, as float64 compares
+                if flushes_subnormals():
+                    raise UnavailableError("this CPU flushes subnormal numbers: values cannot be compared. Use x.codes")
                 return ufunc(*(x.values if isinstance(x, Array) else x for x in inputs))
         if method == "__call__" and name in UFUNCS:
             sign = {"add": "+", "subtract": "-", "multiply": "*", "divide": "/", "matmul": "@"}.get(name)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from numsim.errors import InputError, RangeError
+from numsim.errors import InputError, RangeError, short
 from numsim.formats import FP32, FP64, Format, get_format
 from numsim.host import flushes_subnormals
 from numsim.values import NAN, as_fraction, to_rational
@@ -29,8 +29,11 @@ def code_dtype(format: Format) -> np.dtype[Any]:
 
 def check_codes(codes: Any, format: Format) -> Codes:
     """Codes as an array of the format's dtype; refuses signed dtypes, floats and codes out of range."""
-    array = np.asarray(codes)
     example = f"Example: numsim.from_codes([0x{format.max_code:x}], '{format}')"
+    try:
+        array = np.asarray(codes)
+    except (ValueError, OverflowError):
+        raise InputError(f"codes {short(codes)}: a regular array of unsigned integers is needed. {example}") from None
     typed = isinstance(codes, (np.ndarray, np.generic))
     if array.size and array.dtype.kind != "u" and (typed or array.dtype.kind != "i"):
         raise InputError(f"codes of dtype {array.dtype}: codes are unsigned integers. {example}")
@@ -233,7 +236,10 @@ def unpack(packed: Any, format: Any) -> npt.NDArray[np.uint8]:
     format = get_format(format)
     group = _group(format)
     size = group * format.bits // 8
-    data = np.asarray(packed)
+    try:
+        data = np.asarray(packed)
+    except ValueError:
+        raise InputError(f"packed data {short(packed)}: a regular array of uint8 is needed.") from None
     if data.dtype != np.uint8 or data.ndim == 0 or data.shape[-1] % size:
         raise InputError(
             f"packed data of dtype {data.dtype}, shape {data.shape}: uint8 with a last axis of a multiple of {size}."

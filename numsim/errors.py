@@ -6,12 +6,14 @@ error that a caller would expect, so ``except ValueError`` keeps working.
 
 
 def short(x: object) -> str:
-    """A value as an error message shows it: its repr, cut where it is long."""
+    """A value as an error message shows it: its repr on one line, cut where it is long."""
+    if isinstance(x, (str, bytes)) and len(x) > 80:
+        return f"{x[:60]!r}... ({len(x)} characters)"
     try:
-        text = repr(x)
-    except Exception:
+        text = " ".join(repr(x).split())
+    except Exception:  # an integer of thousands of digits, or somebody's broken repr
         text = f"<{type(x).__name__}>"
-    return text if len(text) <= 80 else f"{text[:60]}... ({len(text)} characters)"
+    return text if len(text) <= 100 else f"{text[:80]}..."
 
 
 class NumsimError(Exception):

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import operator
 import re
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -23,6 +24,7 @@ from typing import Any, Literal
 from numsim.errors import FormatError, short
 
 Specials = Literal["ieee", "fn", "fnuz", "finite"]
+_EXAMPLE = "Example: numsim.Format('e5m4', 5, 4, bias=15)"
 SPECIALS: dict[str, str] = {
     "ieee": "top exponent field: infinity (fraction 0) and NaN",
     "fn": "the all-ones code is NaN, no infinity",
@@ -62,12 +64,22 @@ class Format:
     source: str = field(default="user-defined", compare=False)
 
     def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise FormatError(f"format name {short(self.name)}: a text is needed. {_EXAMPLE}")
         if not self.title:
             object.__setattr__(self, "title", self.name.upper())
+        for field_name in ("exponent_bits", "fraction_bits", "bias"):  # NumPy's integers would wrap
+            object.__setattr__(self, field_name, self._whole(field_name))
         e, f = self.exponent_bits, self.fraction_bits
         rules = [
-            (self.specials in SPECIALS, f"specials={self.specials!r} is not one of {', '.join(SPECIALS)}"),
+            (isinstance(self.signed, bool), f"signed={short(self.signed)}: allowed are True and False"),
+            (isinstance(self.zero, bool), f"zero={short(self.zero)}: allowed are True and False"),
+            (
+                isinstance(self.specials, str) and self.specials in SPECIALS,
+                f"specials={short(self.specials)} is not one of {', '.join(SPECIALS)}",
+            ),
             (1 <= e <= 15 and 0 <= f <= 62, f"exponent_bits={e}, fraction_bits={f}: allowed are 1..15 and 0..62"),
+            (abs(self.bias) <= 1 << 16, f"bias={short(self.bias)}: allowed are -65536 to 65536"),
             (self.bits <= 64, f"{self.bits} bits: a code has at most 64"),
             (
                 self.specials != "ieee" or (e >= 2 and f >= 1),
@@ -78,7 +90,17 @@ class Format:
         ]
         for holds, rule in rules:
             if not holds:
-                raise FormatError(f"format {self.name!r}: {rule}. Example: numsim.Format('e5m4', 5, 4, bias=15)")
+                raise FormatError(f"format {short(self.name)}: {rule}. {_EXAMPLE}")
+
+    def _whole(self, field_name: str) -> int:
+        value = getattr(self, field_name)
+        try:
+            number = operator.index(value)
+        except TypeError:
+            number = 1 << 20
+        if isinstance(value, bool) or abs(number) >= 1 << 20:
+            raise FormatError(f"{field_name}={short(value)}: a whole number is needed, and no huge one. {_EXAMPLE}")
+        return number
 
     # --- codes -----------------------------------------------------------------------------------------------------
     @cached_property
@@ -308,8 +330,8 @@ def get_format(x: Any) -> Format:
     if isinstance(x, str):
         name = x.strip().lower()
     else:  # dtypes: numpy's have .name, numpy's scalar types are classes, torch's print as torch.name
-        name = getattr(x, "name", None) or (x.__name__ if isinstance(x, type) else str(x))
-        name = name.removeprefix("torch.")
+        name = getattr(x, "name", None) or (x.__name__ if isinstance(x, type) else short(x))
+        name = str(name).removeprefix("torch.")
         if x is float:  # Python's float is a double
             name = "fp64"
     name = _ALIASES.get(name, name)
@@ -327,4 +349,4 @@ def get_format(x: Any) -> Format:
     near = _HINTS.get(name) or " or ".join(difflib.get_close_matches(name, names, n=3, cutoff=0.5))
     known = ", ".join("e4m3" if n == "e4m3fn" else n for n in _BY_NAME)
     hint = f"did you mean {near}?" if near else f"known are {known} and any eXmY."
-    raise FormatError(f"unknown format {short(str(x))}: {hint} Example: numsim explain 0.1 --format e4m3")
+    raise FormatError(f"unknown format {short(x)}: {hint} Example: numsim explain 0.1 --format e4m3")

@@ -13,11 +13,11 @@ from numsim.accumulate import Order, Plan, products, sums
 from numsim.arithmetic import compute
 from numsim.array import Array, array
 from numsim.codes import Codes, classify
-from numsim.errors import InputError
+from numsim.errors import InputError, short
 from numsim.events import Events
 from numsim.formats import Format, get_format
 from numsim.random import Draw
-from numsim.rounding import Nan, Overflow, Policy, Rounding, Subnormals, draw_for
+from numsim.rounding import Nan, Overflow, Policy, Rounding, Subnormals, check_events, draw_for
 
 
 # --- elementwise ------------------------------------------------------------------------------------------------------
@@ -37,6 +37,7 @@ def _elementwise(
     arrays = _operands(operation, inputs, mixed=format is not None)
     result = get_format(format) if format is not None else arrays[0].format
     policy = Policy(rounding, overflow, subnormals, nan)
+    check_events(events)
     try:
         shape = np.broadcast_shapes(*(x.shape for x in arrays))
     except ValueError:
@@ -264,14 +265,14 @@ def _along(operation: str, x: Array, axis: int | None) -> Codes:
     if axis is None or x.ndim == 0:
         return x.codes.reshape(-1)
     if not isinstance(axis, (int, np.integer)) or not -x.ndim <= axis < x.ndim:
-        raise InputError(f"{operation}: axis={axis!r} of an Array of shape {x.shape}: allowed are None and "
+        raise InputError(f"{operation}: axis={short(axis)} of an Array of shape {x.shape}: allowed are None and "
                          f"{-x.ndim} to {x.ndim - 1}.")  # fmt: skip
     return np.moveaxis(x.codes, axis, -1)
 
 
 def _plan(inputs: tuple[Format, ...], accumulator: Any, product: Any, order: str, policy: Policy) -> Plan:
     target = get_format(accumulator) if accumulator is not None else inputs[0]
-    if len(inputs) == 1 or product == "exact":
+    if len(inputs) == 1 or (isinstance(product, str) and product == "exact"):
         rounded = None
     else:
         rounded = get_format(product) if product is not None else target

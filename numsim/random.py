@@ -48,9 +48,13 @@ def bits(seed: int, counter: int) -> int:
     return _lowbias32(_lowbias32((counter & _U32) ^ key0) ^ key1)
 
 
+def _is_whole(x: Any) -> bool:
+    return isinstance(x, (int, np.integer)) and not isinstance(x, (bool, np.timedelta64))
+
+
 def check_seed(seed: Any) -> int:
     """A seed as a Python integer; refuses what is no integer in [0, 2^64)."""
-    if isinstance(seed, bool) or not isinstance(seed, (int, np.integer)) or not 0 <= seed <= _U64:
+    if not _is_whole(seed) or not 0 <= seed <= _U64:
         raise InputError(f"seed={short(seed)}: a seed is an integer from 0 to 2^64 - 1. Example: seed=7")
     return int(seed)
 
@@ -66,7 +70,7 @@ class Stream:
     """
 
     def __init__(self, seed: int, position: int = 0) -> None:
-        if isinstance(position, bool) or not isinstance(position, (int, np.integer)) or position < 0:
+        if not _is_whole(position) or position < 0:
             raise InputError(
                 f"position={short(position)}: a position is an integer >= 0. Example: Stream(7, position=0)"
             )
@@ -78,7 +82,7 @@ class Stream:
         return position
 
     def __repr__(self) -> str:
-        return f"Stream(seed={self.seed}, position={self.position})"
+        return f"Stream(seed={self.seed}, position={short(self.position)})"
 
 
 @dataclass(frozen=True)
@@ -102,8 +106,7 @@ class Draw:
 def make_draw(count: int, seed: Any, random_bits: Any, sr_bits: int | None, shape: tuple[int, ...]) -> Draw:
     """Check the options of a stochastic call and reserve ``count`` draws."""
     example = 'Example: rounding="stochastic", seed=7'
-    whole = isinstance(sr_bits, (int, np.integer)) and not isinstance(sr_bits, bool)
-    if sr_bits is not None and not (whole and 1 <= sr_bits <= 32):
+    if sr_bits is not None and not (_is_whole(sr_bits) and 1 <= sr_bits <= 32):
         raise InputError(f"sr_bits={short(sr_bits)}: the number of random bits is 1 to 32. {example}, sr_bits=8")
     if (seed is None) == (random_bits is None):
         raise InputError(f"stochastic rounding needs either seed= or random_bits=. {example}")
@@ -112,7 +115,10 @@ def make_draw(count: int, seed: Any, random_bits: Any, sr_bits: int | None, shap
         if isinstance(seed, Stream):
             return Draw(r, seed.seed, seed.take(count))
         return Draw(r, check_seed(seed))
-    given = np.asarray(random_bits)
+    try:
+        given = np.asarray(random_bits)
+    except ValueError:
+        raise InputError(f"random_bits: nested lists of unequal lengths are no array. {example}") from None
     if given.size and given.dtype.kind not in "ui":
         raise InputError(f"random_bits of type {given.dtype}: unsigned integers are needed. {example}")
     r = int(sr_bits) if sr_bits is not None else {"uint8": 8, "uint16": 16}.get(given.dtype.name, 32)

@@ -49,7 +49,7 @@ class Policy:
             ("subnormals", self.subnormals, SUBNORMALS),
             ("nan", self.nan, NANS),
         ):
-            if value not in allowed:
+            if not isinstance(value, str) or value not in allowed:
                 raise InputError(
                     f"{option}={short(value)}: allowed are {', '.join(allowed)}. Example: {option}={allowed[0]!r}"
                 )
@@ -284,6 +284,7 @@ def encode(
     """
     format, policy = get_format(format), Policy(rounding, overflow, subnormals, nan)
     exact = as_values(values)
+    check_events(events)
     draw = draw_for(policy, exact.size, exact.shape, seed, random_bits, sr_bits)
     return _encode(exact, format, policy, draw, events)[()]
 
@@ -321,6 +322,9 @@ def round_to(
             f"{format} has values that no {dtype} holds. "
             f"Example: numsim.{'round_to(x.astype(numpy.float64)' if single else 'encode(x'}, '{format}')"
         )
+    check_events(events)
+    if out is not None and not getattr(getattr(out, "flags", None), "writeable", True):
+        raise InputError("out is read-only. Example: out=numpy.empty(x.shape, x.dtype)")
     if out is not None and (getattr(out, "shape", None) != exact.shape or out.dtype != dtype):
         got = f"shape {out.shape}, dtype {out.dtype}" if hasattr(out, "dtype") else type(out).__name__
         raise InputError(f"out is {got}: needed is an array of shape {exact.shape}, dtype {dtype}.")
@@ -341,6 +345,11 @@ def round_to(
     if not direct:
         out[...] = flat.reshape(exact.shape)
     return out
+
+
+def check_events(events: Any) -> None:
+    if events is not None and not isinstance(events, Events):
+        raise InputError(f"events={short(events)}: an accumulator is needed. Example: events=numsim.Events()")
 
 
 def draw_for(

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from numsim.array import Array
-from numsim.codes import exact, ulp
+from numsim.codes import classify, exact, ulp
 from numsim.errors import InputError
 from numsim.operations import cumsum
 
@@ -90,6 +90,6 @@ def trace_sum(x: Any, **options: Any) -> SumTrace:
         raise InputError("trace_sum follows a sequential sum: other orders keep what an addition loses.")
     partial = cumsum(x, **options)
     before = np.concatenate([partial.codes[:1], partial.codes[:-1]])
-    counted = (partial.codes != before) | (x.values == 0)
+    counted = (partial.codes != before) | (classify(x.codes, x.format) == "zero")
     counted[:1] = True  # the sum starts from it
     return SumTrace(x, partial, counted)

@@ -49,6 +49,11 @@ _EXAMPLE = "Example: numsim.encode([0.1, 1.5], 'fp16')"
 _SMALL_FLOATS = ("float16", "bfloat16", "float8_", "float6_", "float4_")
 
 
+def is_whole(x: Any) -> bool:
+    """Whether x is an integer (NumPy counts durations among them)."""
+    return isinstance(x, (int, np.integer)) and not isinstance(x, (bool, np.bool_, np.timedelta64))
+
+
 def rational(x: Any) -> Rational:
     """One number, exactly. Decimal strings are read as written: "0.1" is 1/10.
 
@@ -63,7 +68,7 @@ def rational(x: Any) -> Rational:
         x = int(x)
     if isinstance(x, Fraction):
         return Rational(int(x < 0), abs(x.numerator), x.denominator)
-    if isinstance(x, (int, np.integer)):
+    if is_whole(x):
         return Rational(int(x < 0), abs(int(x)), 1)
     if isinstance(x, float):  # by its bits: a CPU that flushes subnormal numbers cannot touch them
         return to_rational(struct.unpack("<Q", struct.pack("<d", x))[0], FP64)
@@ -87,11 +92,13 @@ def rational(x: Any) -> Rational:
     if type(x).__module__.startswith("ml_dtypes"):
         return rational(float(x))
     if getattr(x, "shape", None) == () and hasattr(x, "__array__"):  # a single number of some other library, or ours
-        return rational(np.asarray(x)[()])
+        inner = np.asarray(x)[()]
+        if type(inner) is not type(x):
+            return rational(inner)
     raise InputError(f"{short(x)} ({type(x).__name__}) is no number. {_EXAMPLE}")
 
 
-_HEX = re.compile(r"([+-]?)0x([0-9a-f]*)\.?([0-9a-f]*)(?:p([+-]?\d+))?", re.IGNORECASE)
+_HEX = re.compile(r"([+-]?)0x([0-9a-f]*)\.?([0-9a-f]*)(?:p([+-]?\d{1,6}))?", re.IGNORECASE)
 
 
 def _parse(text: str) -> Any:

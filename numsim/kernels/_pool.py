@@ -20,7 +20,7 @@ _here = threading.local()
 def threads() -> int:
     """How many threads kernels use: NUMSIM_THREADS, or the cores that this process may use."""
     chosen = os.environ.get("NUMSIM_THREADS", "")
-    if chosen.isdecimal() and int(chosen):
+    if chosen.isdecimal() and len(chosen) <= 4 and int(chosen):
         return int(chosen)
     if hasattr(os, "sched_getaffinity"):  # Linux: containers and batch systems give fewer cores than there are
         return len(os.sched_getaffinity(0))

@@ -131,7 +131,16 @@ def _kernels() -> dict[str, str]:
             writable = "writable" if os.access(parent, os.W_OK) else "NOT writable: every process compiles anew"
             return f"{folder} ({kept} files, {writable})"
 
+        def others() -> str:
+            folder = _jit.cache_folder()
+            found = [] if folder is None else [f for f in folder.parent.glob("kernels-*") if f.is_dir() and f != folder]
+            if folder is None or not found:
+                return "none"
+            told = "1 folder" if len(found) == 1 else f"{len(found)} folders"
+            return f"{told} in {folder.parent} for other versions of numsim, numba or numpy; may be deleted"
+
         found["cache"] = _try(cache)
+        found["old caches"] = _try(others)
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import sys
 from collections.abc import Mapping, Sequence
@@ -13,7 +14,7 @@ from numsim import files
 from numsim._version import __version__
 from numsim.cli import CANNOT_RUN, CHECK_FAILED, FINE, _output, add_output
 from numsim.errors import NumsimError, RecordError
-from numsim.experiments import results
+from numsim.experiments import get_experiment, results
 from numsim.machines import find_machine
 from numsim.machines.question import Question
 from numsim.machines.recorded import parse_record
@@ -22,6 +23,8 @@ from numsim.show import report, text
 from numsim.show.text import Line, Span
 
 _SHOWN = 10
+_COMPARED = ("compared: question, answer, findings, tables, series, all answers' bits",
+             "not compared: verdicts, guess, pictures, provenance")  # fmt: skip
 _MOST_WORK = 10**11  # roundings: some minutes with kernels
 
 
@@ -94,7 +97,9 @@ def _result(data: bytes, what: str) -> dict[str, Any]:
     emulated = find_machine("emulated")
     session, again = results.recompute(result, emulated, what)
     differ = list(results.differences(result, session, again))
+    differ += _question(result)
     notes = [f"written by numsim {result['numsim']}; this is {__version__}"] if result["numsim"] != __version__ else []
+    notes += _COMPARED
     one: dict[str, Any] = {
         "file": what,
         "kind": "result",
@@ -111,6 +116,13 @@ def _result(data: bytes, what: str) -> dict[str, Any]:
     return one
 
 
+def _question(result: Mapping[str, Any]) -> list[str]:
+    question = get_experiment(result["experiment"]).question
+    if (given := result.get("question")) == question:
+        return []
+    return [f"question: {json.dumps(given)[:80]} in the file, {json.dumps(question)[:80]} is {result['experiment']}'s"]
+
+
 def _on_its_machine(result: Mapping[str, Any], what: str, one: dict[str, Any]) -> None:
     """A result of another machine may differ from the emulator's in the documented ways: ask that machine again."""
     name = result["machine"]
@@ -120,12 +132,15 @@ def _on_its_machine(result: Mapping[str, Any], what: str, one: dict[str, Any]) -
         missing = "" if can else can.reason
     except NumsimError:
         missing = "no machine of that name is known"
+    if name == "recorded":
+        missing = "the recording is not part of a result. Check the recording itself: numsim check FILE.npz"
     if missing:
+        one["notes"] = [note for note in one["notes"] if note not in _COMPARED]
         one["notes"].append(f"it differs from the emulator, and {name[:40]} cannot be asked here: {missing}")
         one["code"] = CANNOT_RUN
         return
     session, again = results.recompute(result, machine, what)
-    one["differences"] = list(results.differences(result, session, again))
+    one["differences"] = [*results.differences(result, session, again), *_question(result)]
     verdict = compare_answers(session.answers, find_machine("emulated"), name=name)
     one["verdict"], one["rows"] = verdict.to_dict(), [(result["experiment"], verdict)]
     if not one["differences"]:
@@ -144,10 +159,12 @@ def _student(result: Mapping[str, Any]) -> str:
 def _lines(one: Mapping[str, Any]) -> list[Line]:
     verdict: Sequence[tuple[str, Verdict]] = one["rows"]
     says = "equal" if one["equal"] else "as documented" if one["code"] == FINE else "DIFFERS"
+    if one["code"] == CANNOT_RUN:  # how it differs from the emulator says nothing then
+        says = "cannot be checked here"
     lines: list[Line] = [[Span(f"{one['file']}: {says}", "strong")], *report.wrapped(one["what"], indent=2)]
     for note in one["notes"]:
         lines += report.wrapped(note, indent=2)
-    if one["kind"] == "result":
+    if one["kind"] == "result" and one["code"] != CANNOT_RUN:
         for difference in islice(one["differences"], _SHOWN):
             lines += report.wrapped(difference, indent=2)
         if (more := len(one["differences"]) - _SHOWN) > 0:

@@ -44,6 +44,8 @@ def test_what_was_computed_is_equal(capsys, args):
 
 
 CHANGES = {
+    "question": (lambda d: d.update(question="Is it?"), 'question: "Is it?" in the file, "What is the float64'),
+    "no question": (lambda d: d.pop("question"), "question: null in the file"),
     "answer": (lambda d: d.update(answer="-448"), 'answer: "-448" in the file, "-416.0" recomputed'),
     "finding": (lambda d: d["findings"].__setitem__(0, "x"), "findings 1:"),
     "cell": (lambda d: d["tables"][0]["rows"][1].__setitem__(1, 7), "tables 1 rows 2 2: 7 in the file"),
@@ -78,6 +80,15 @@ def test_statistics_may_differ_in_the_last_digits(capsys):
     data["series"]["values"][2] *= 1 + 1e-13
     RESULT.write_text(json.dumps(data))
     assert call(capsys, "check", str(RESULT))[0] == 0
+
+
+def test_what_is_compared_is_told(capsys):
+    data = make(capsys)
+    data["verdicts"].clear()
+    RESULT.write_text(json.dumps(data))
+    code, out, _ = call(capsys, "check", str(RESULT))
+    told = "compared: question, answer, findings, tables, series, all answers' bits not compared: verdicts, guess"
+    assert code == 0 and told in " ".join(out.split())
 
 
 def test_one_is_not_true(capsys):
@@ -116,6 +127,11 @@ def test_a_result_of_another_machine(capsys, monkeypatch):
     path.write_text(json.dumps(data))
     code, out, _ = call(capsys, "check", str(path))
     assert code == 4 and "cuda cannot be asked here" in " ".join(out.split())
+    assert "cannot be checked here" in out and "recomputed" not in out  # only the reason
+    data["machine"] = "recorded"
+    path.write_text(json.dumps(data))
+    code, out, _ = call(capsys, "check", str(path))
+    assert code == 4 and "numsim check FILE.npz" in out and "recomputed" not in out
     data["machine"] = "HAL 9000"
     path.write_text(json.dumps(data))
     assert call(capsys, "check", str(path))[0] == 4

@@ -52,6 +52,18 @@ def test_no_user_home_or_computer_is_named(monkeypatch: pytest.MonkeyPatch, tmp_
     assert doctor.scrub(f"{home}2") != "~2"
 
 
+def test_caches_of_other_versions_are_counted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    pytest.importorskip("numba")
+    from numsim.kernels import _jit
+
+    monkeypatch.setattr(_jit, "cache_folder", lambda: tmp_path / "kernels-0")
+    assert doctor.report()["kernels"]["old caches"] == "none"
+    for name in ("kernels-1", "kernels-2", "mine"):
+        (tmp_path / name).mkdir()
+    said = doctor.report()["kernels"]["old caches"]
+    assert said.startswith("2 folders in ") and said.endswith("may be deleted")
+
+
 def test_names_that_are_also_words_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOGNAME", "numpy")
     assert doctor.scrub("numpy") == "numpy"

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy.typing as npt
 
+from numsim import kernels
 from numsim._version import __version__
 from numsim.accumulate import Plan, products, sums
 from numsim.arithmetic import compute
-from numsim.formats import get_format
+from numsim.formats import FP64, get_format
 from numsim.machines.question import ELEMENTWISE, Answer, Can, Question
 from numsim.random import Draw
 from numsim.rounding import convert
@@ -34,14 +35,34 @@ class Emulated:
 
 def emulate(q: Question) -> npt.NDArray[Any]:
     """The codes that numsim computes for a question."""
-    draw = Draw(q.sr_bits or 32, q.seed or 0) if q.rounding == "stochastic" else None
+    draw = _draw(q)
     if q.operation == "cast":
         return convert(q.arrays[0], q.inputs[0], q.output, q.policy, draw)
     if q.operation in ELEMENTWISE:
         return compute(q.operation, q.arrays, q.inputs, q.output, q.policy, draw)
-    product = q.output if q.product is None else None if q.product == "exact" else get_format(q.product)
-    plan = Plan(q.inputs, q.output, product if len(q.inputs) == 2 else None, q.order, q.policy)
     if q.operation == "matmul":
         a, b = q.arrays
-        return products(a, b, plan, draw)
-    return sums(q.arrays, plan, draw, trail=q.operation == "cumsum")
+        return products(a, b, _plan(q), draw)
+    return sums(q.arrays, _plan(q), draw, trail=q.operation == "cumsum")
+
+
+def has_kernel(q: Question) -> bool:
+    """Whether a large question of this kind is a matter of seconds; the reference takes microseconds a rounding."""
+    if kernels.why_not():
+        return False
+    if q.operation == "cast":
+        return q.inputs[0].fits(FP64) and q.output.fits(FP64)
+    from numsim.kernels import accumulate, arithmetic
+
+    if q.operation in ELEMENTWISE:
+        return arithmetic.suits(q.operation, q.inputs, q.output, q.policy, _draw(q))
+    return accumulate.suits(_plan(q), _draw(q))
+
+
+def _draw(q: Question) -> Draw | None:
+    return Draw(q.sr_bits or 32, q.seed or 0) if q.rounding == "stochastic" else None
+
+
+def _plan(q: Question) -> Plan:
+    product = q.output if q.product is None else None if q.product == "exact" else get_format(q.product)
+    return Plan(q.inputs, q.output, product if len(q.inputs) == 2 else None, q.order, q.policy)

@@ -41,7 +41,10 @@ MEANING = {
 
 
 class Row(NamedTuple):
-    """A famous input: what to ask, which rule gives something else (or, given by hand, what), and who does."""
+    """A famous input: what to ask, which rule gives something else (or, given by hand, what), and who does.
+
+    A name with * is none of numsim's machines: that was measured elsewhere, see ``sources``.
+    """
 
     text: str
     value: float
@@ -57,15 +60,15 @@ ROWS = (
     Row("-431.99999999999994", -431.99999999999994, "fp64", "e4m3fn", "twice", "ml_dtypes, torch"),
     Row("464 + 2^-44", float.fromhex("0x1.d000000000001p+8"), "fp64", "e4m3fn", "twice", "ml_dtypes, torch"),
     Row("1 + 2^-8 + 2^-40", 1 + 2**-8 + 2**-40, "fp64", "bf16", "twice", "ml_dtypes, torch"),
-    Row("2^-25 + 2^-77", 2**-25 * (1 + 2**-52), "fp64", "fp16", "twice", "torch, JAX"),
+    Row("2^-25 + 2^-77", 2**-25 * (1 + 2**-52), "fp64", "fp16", "twice", "torch, JAX*"),
     Row("0x1.dfffff1p+15", float.fromhex("0x1.dfffff1p+15"), "fp64", "e5m2", "twice", "ml_dtypes, torch"),
     Row("465", 465.0, "fp32", "e4m3fn", "saturates", "torch >= 2.12"),
     Row("infinity", math.inf, "fp32", "e4m3fn", "saturates", "torch >= 2.12"),
-    Row("300", 300.0, "fp32", "e4m3fnuz", "saturates", "ONNX"),
-    Row("4.25", 4.25, "fp32", "e4m3fn", "ties away", "QPyTorch"),
-    Row("2^-20", 2.0**-20, "fp32", "fp16", "flushes", "JAX (XLA)"),
-    Row("2^-133", 2.0**-133, "fp64", "bf16", "flushes", "JAX (XLA)"),
-    Row("-2^-149", -(2.0**-149), "fp32", "fp16", "no -0", "QPyTorch", "0"),
+    Row("300", 300.0, "fp32", "e4m3fnuz", "saturates", "ONNX*"),
+    Row("4.25", 4.25, "fp32", "e4m3fn", "ties away", "QPyTorch*"),
+    Row("2^-20", 2.0**-20, "fp32", "fp16", "flushes", "JAX*"),
+    Row("2^-133", 2.0**-133, "fp64", "bf16", "flushes", "JAX*"),
+    Row("-2^-149", -(2.0**-149), "fp32", "fp16", "no -0", "QPyTorch*", "0"),
     Row("3", 3.0, "fp32", "e8m0", "ties away", "ml_dtypes, torch"),
     Row("1.5 x 2^127", 1.5 * 2.0**127, "fp32", "e8m0", "ties away", "ml_dtypes, torch"),
     Row("0", 0.0, "fp32", "e8m0", "policy", "ml_dtypes", "NaN"),
@@ -97,7 +100,7 @@ def run(session: Session, *, formats: Sequence[str] = _FORMATS, every_number: bo
     rules = [*RULES, "no -0"]
     tables = [
         Table(
-            "Numbers on which libraries disagree: the result, and what else comes out if ...",
+            "Where libraries disagree: the result, and what else if ... (* not compared here)",
             ("input", "to", "result", "else", "if it", "as in"),
             tuple(
                 (row.text, get_format(row.target).title, here, other, row.rule, row.who)
@@ -259,6 +262,12 @@ def _findings(
         all_of = {f for f, s in counts if s == FP64}
         where = f"all {len(twice)} formats" if len(twice) == len(all_of) > 3 else listed(twice)
         found.append(f"Rounding FP64 through FP32 goes wrong in {where}; a cast from FP32 cannot round twice.")
+    if twice:
+        found.append(
+            "That is what would come out if every format went through FP32. The verdict on a library counts what it "
+            "gave: only in formats that it casts FP64 to itself (ml_dtypes leaves FP16 to NumPy, which rounds once), "
+            "with the numbers of the first table; in E8M0 several differences meet."
+        )
     if found:
         found.append("The inputs are chosen to be hard: these are counts of differing numbers, not rates in real data.")
     return found
@@ -294,6 +303,11 @@ EXPERIMENT = Experiment(
         "OCP 8-bit Floating Point Specification (OFP8) 1.0; OCP Microscaling Formats (MX) 1.0",
         "github.com/jax-ml/ml_dtypes pull request 401 (double rounding), issues 147, 221, 260, 400",
         "github.com/pytorch/pytorch pull request 178817 (E4M3 saturates from 2.12 on)",
+        "* not compared here, measured elsewhere: JAX 0.10.2, astype from float64 rounds twice and to BF16 flushes "
+        "(github.com/jax-ml/jax issue 38995), reduce_precision flushes every subnormal number",
+        "* likewise QPyTorch f58bba7 (ties away: github.com/Tiiiger/QPyTorch issues 23, 24; -0 becomes 0) and mptorch "
+        "0.3.0 (small negative numbers become +0)",
+        "* not compared here, by its own documentation: ONNX, onnx.ai/onnx/technical/float8.html (saturate)",
     ),
     defaults={"formats": _FORMATS, "every_number": False, "seed": 1},
     run=run,

@@ -263,7 +263,8 @@ EXPERIMENT = Experiment(
     ),
     explanation=(
         "FP16 loses small gradients; BF16 loses updates up to 8 times as large as FP16 does: once an optimizer's step "
-        "is a thousandth of the weight or less, it is under half of BF16's spacing, and rounding to nearest undoes it every single time. "
+        "is a thousandth of the weight or less, it is under half of BF16's spacing, and rounding to nearest undoes it "
+        "every single time. "
         "A master copy in FP32 collects what the 16-bit copy cannot show yet; Kahan compensation keeps the lost part "
         "in a second 16-bit number; stochastic rounding moves the weight seldom but by a whole step, right on average. "
         "At small enough updates FP16 stands still just as well (here at 0.0001), and at large ones neither does."

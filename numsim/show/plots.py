@@ -203,8 +203,8 @@ def _map(result: Result, style: str) -> tuple[str, Picture, str]:
         "twice": ("rounds\ntwice", "ml_dtypes,\ntorch"),
         "saturates": ("largest on\noverflow", "torch,\nfor E4M3"),
         "ties away": ("ties away\nfrom zero", "ml_dtypes,\ntorch: E8M0"),
-        "flushes": ("flushes\nsubnormals", "JAX\n(XLA)"),
-        "no -0": ("drops the\nsign of 0", "QPyTorch,\nmptorch"),
+        "flushes": ("flushes\nsubnormals", "JAX*"),
+        "no -0": ("drops the\nsign of 0", "QPyTorch*,\nmptorch*"),
     }  # fmt: skip
     size = type_size(style)
     figure = new_picture(style, (len(counts) * 2.1 * size / 72 + 15 * size / 72) / width(style))
@@ -235,10 +235,10 @@ def _map(result: Result, style: str) -> tuple[str, Picture, str]:
     total = sum(c["inputs"] for c in counts.values())
     twice = sum(c.get("twice", 0) for c in counts.values())
     where = f"{total} FP64 numbers at the boundaries of {len(counts)} formats"
-    finding = f"Of {where}, {twice} come out wrong if rounded through FP32"
+    finding = f"Of {where}, {twice} would come out wrong if all were rounded through FP32"
     below = (
         "How many results differ from one rounding to nearest-even (overflow to infinity or NaN) if a library does "
-        "what stands above. The inputs are chosen to be hard: no rates in real data."
+        "what stands above. The inputs are chosen to be hard: no rates in real data. *: measured elsewhere."
     )
     headline(figure, finding, below)
     return "casts-map", figure, f"{finding}. A table of counts: formats down, five ways to differ across."

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from numsim.codes import classify, decode
-from numsim.experiments.casts import ROWS, boundaries
+from numsim.experiments.casts import EXPERIMENT, ROWS, boundaries
 from numsim.formats import BF16, E2M1, E4M3, E8M0, FP16, FP32, FP64, get_format
 from numsim.machines import find_machine
 from tests.experiments.runs import lecture, run, table
@@ -66,6 +66,32 @@ def test_who_does_it(machine: str) -> None:
             assert rows[row.text][2] == (other if name in row.who else right), row.text
             checked += 1
     assert checked >= 10
+
+
+def test_names_not_compared_here_have_a_source() -> None:
+    sources = " ".join(s for s in EXPERIMENT.sources if s.startswith("* "))
+    for row in ROWS:
+        for who in row.who.split(", "):
+            compared = who.split()[0] in ("ml_dtypes", "torch")
+            assert compared != who.endswith("*") and (compared or who.rstrip("*") in sources), who
+
+
+def test_what_ml_dtypes_rounds_twice() -> None:
+    """The map less FP16, which is NumPy's there, and the famous numbers; in E8M0 other quirks meet."""
+    pytest.importorskip("ml_dtypes")
+    session, ours = lecture("casts")
+    counts = ours.series["counts"]["fp64"]
+    theirs = find_machine("ml_dtypes")
+    differ: dict[str, int] = {}
+    for question, answer in {q.digest: (q, a) for q, a in session.answers}.values():
+        if question.inputs[0] == FP64 and theirs.can(question):
+            one, other = (decode(codes, question.output) for codes in (answer.codes, theirs.answer(question).codes))
+            wrong = int(np.count_nonzero((one != other) & ~(np.isnan(one) & np.isnan(other))))
+            differ[question.output.title] = differ.get(question.output.title, 0) + wrong
+    famous = {"E4M3": 2, "BF16": 1, "E5M2": 1}
+    assert set(differ) == set(counts) - {"FP16"}
+    for title in set(differ) - {"E8M0"}:
+        assert differ[title] == counts[title]["twice"] + famous.get(title, 0), title
 
 
 def test_numpy_rounds_once() -> None:

@@ -48,7 +48,9 @@ def write_atomic(path: Path | str, data: bytes | str, *, replace: bool = True) -
     """
     path = check_path(path)
     if path.is_dir():
-        raise InputError(f"{show(path)} is a folder: a file name is needed. Example: {show(path / 'record.npz')}")
+        raise InputError(
+            f"{show(path)} is a folder: a file of that name cannot be written. Remove it, or choose another name."
+        )
     if not replace and path.exists():
         raise InputError(f"{show(path)} exists: --force replaces it, or choose another name.")
     content = data.encode("utf-8") if isinstance(data, str) else data

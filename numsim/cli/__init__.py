@@ -92,9 +92,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _say("interrupted; files that are written are whole", INTERRUPTED)
     except MemoryError:
-        return _say("not enough memory for this. Try a smaller --size", CANNOT_RUN)
+        return _say("not enough memory for this here", CANNOT_RUN)
     except (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError) as error:
-        return _say(error, WRONG_USE)
+        gone = error.filename is None and not _here_exists()
+        return _say("the current folder no longer exists: cd to one that does" if gone else error, WRONG_USE)
     except OSError as error:  # a full disk
         _silence_stdout()
         return _say(error, CANNOT_RUN)
@@ -207,3 +208,11 @@ def _integer(text: str) -> int:
     if not re.fullmatch(r"\s*[+-]?\d{1,30}\s*", text, re.ASCII):
         raise argparse.ArgumentTypeError(f"{text[:40]!r} is no integer")
     return int(text)
+
+
+def _here_exists() -> bool:
+    try:
+        os.getcwd()
+    except OSError:
+        return False
+    return True

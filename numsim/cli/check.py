@@ -16,6 +16,7 @@ from numsim.cli import CANNOT_RUN, CHECK_FAILED, FINE, _output, add_output
 from numsim.errors import NumsimError, RecordError
 from numsim.experiments import get_experiment, results
 from numsim.machines import find_machine
+from numsim.machines.emulated import has_kernel
 from numsim.machines.question import Question
 from numsim.machines.recorded import parse_record
 from numsim.machines.verdict import Verdict, compare_answers
@@ -26,6 +27,8 @@ _SHOWN = 10
 _COMPARED = ("compared: question, answer, findings, tables, series, all answers' bits",
              "not compared: verdicts, guess, pictures, provenance")  # fmt: skip
 _MOST_WORK = 10**11  # roundings: some minutes with kernels
+_REFERENCE = 5000  # how many times as long the reference takes
+_MOST_RESULTS = 2 * 10**7  # of one question: operands may broadcast to more than memory holds
 
 
 def add(subparsers: Any) -> None:
@@ -67,8 +70,15 @@ def run(args: argparse.Namespace) -> int:
 
 def _record(data: bytes, what: str, nan: str) -> dict[str, Any]:
     record = parse_record(data, what)
-    if (total := sum(work(q) for q, _ in record.answers)) > _MOST_WORK:
-        raise RecordError(f"{what} asks for {total:.0e} roundings: at most {_MOST_WORK:.0e} are recomputed.")
+    for q, _ in record.answers:
+        if math.prod(q.shape) > _MOST_RESULTS:
+            raise RecordError(f"{what}: {q} has more than {_MOST_RESULTS:.0e} results: so many are not recomputed.")
+    total = sum(work(q) * (1 if has_kernel(q) else _REFERENCE) for q, _ in record.answers)
+    if total > _MOST_WORK:
+        raise RecordError(
+            f"{what} asks for more than can be recomputed in some minutes: at most {_MOST_WORK:.0e} roundings where "
+            f"numsim has a kernel, and {_MOST_WORK // _REFERENCE:.0e} where not."
+        )
     verdict = compare_answers(record.answers, find_machine("emulated"), name=record.machine, nan=nan)
     notes = [f"recorded with numsim {record.numsim}; this is {__version__}"] if record.numsim != __version__ else []
     failed = verdict.unexplained or verdict.skipped

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -242,20 +243,21 @@ class Run:
     def draw(self, result: Result) -> None:
         """Pictures, last of all: matplotlib takes half a second to load."""
         self.progress.say("drawing")
-        try:
-            from numsim.show import style
-
-            drawn = self.experiment.draw(result, self.args.style)
-        except ImportError as error:
-            self.no_pictures = f"matplotlib does not load here ({error})"
-            return
+        os.environ["MPLBACKEND"] = "agg"  # a backend that is not there would keep matplotlib from loading
         facts = {
             k: ", ".join(map(str, v)) if isinstance(v, (list, tuple)) else str(v) for k, v in result.parameters.items()
         }
-        for stem, figure, alt in drawn:
-            name = f"{stem}{self.suffix}"
-            style.save(figure, self.folder / name, alt=alt, metadata={"numsim": __version__, **facts})
-            self.pictures.append({"file": name, "alt": alt})
+        try:
+            from numsim.show import style
+
+            for stem, figure, alt in self.experiment.draw(result, self.args.style):
+                name = f"{stem}{self.suffix}"
+                style.save(figure, self.folder / name, alt=alt, metadata={"numsim": __version__, **facts})
+                self.pictures.append({"file": name, "alt": alt})
+        except ImportError as error:
+            self.no_pictures = f"matplotlib does not load here ({error})"
+        except InputError as error:  # the result is saved all the same
+            self.no_pictures = str(error)
         self.progress.clear()
 
 

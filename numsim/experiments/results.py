@@ -168,8 +168,9 @@ def recompute(data: Mapping[str, Any], machine: Any, what: str) -> tuple[Session
     """Run the experiment of a result file again. Raises ``RecordError`` where its parameters are none."""
     try:
         experiment = get_experiment(data["experiment"])
-        if unknown := sorted(set(data["parameters"]) - set(experiment.defaults)):
-            raise InputError(f"{experiment.name} has no parameter {unknown[0][:40]!r}")
+        if wrong := sorted(set(data["parameters"]) ^ set(experiment.defaults)):
+            what = "is missing" if wrong[0] in experiment.defaults else "is none of its"
+            raise InputError(f"{experiment.name}: parameter {wrong[0][:40]!r} {what}")
         session = Session(machine)
         return session, experiment.run(session, **data["parameters"])
     except RecordError:

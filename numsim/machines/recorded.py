@@ -26,7 +26,7 @@ from numsim.machines.question import Answer, Can, Question
 from numsim.machines.verdict import check_answer
 
 _LAYOUT = 1  # of the file; goes up when its meaning changes
-_KEYS = {"numsim_record", "numsim", "provenance", "experiments", "inputs", "questions"}
+_KEYS = {"numsim_record", "numsim", "provenance", "experiments", "inputs", "origin", "questions"}
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,7 @@ def record_bytes(answers: Sequence[tuple[Question, Answer]], experiments: Sequen
         "inputs": hashlib.sha256("\n".join(str(q["digest"]) for q in questions).encode()).hexdigest(),
         "questions": questions,
     }
+    data["origin"] = _origin(data)
     text = json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     arrays["record"] = np.frombuffer(text.encode(), np.uint8)
     return files.npz_bytes(arrays)
@@ -130,7 +131,7 @@ def parse_record(data: bytes, what: str) -> Record:
 def _assemble(data: Any, arrays: dict[str, npt.NDArray[Any]], what: str) -> Record:
     if not isinstance(data, dict) or set(data) != _KEYS:
         raise RecordError(f"{what} is no numsim record: it has not the entries {', '.join(sorted(_KEYS))}.")
-    if data["numsim_record"] != _LAYOUT:
+    if type(data["numsim_record"]) is not int or data["numsim_record"] != _LAYOUT:
         raise RecordError(f"{what} has layout {data['numsim_record']!r}; numsim {__version__} reads layout {_LAYOUT}.")
     provenance, experiments = data["provenance"], data["experiments"]
     plain = isinstance(provenance, dict) and all(
@@ -139,6 +140,8 @@ def _assemble(data: Any, arrays: dict[str, npt.NDArray[Any]], what: str) -> Reco
     named = isinstance(experiments, list) and all(files.is_label(e, 40) for e in experiments)
     if not (plain and named and files.is_label(provenance.get("machine"), 40) and files.is_label(data["numsim"], 40)):
         raise RecordError(f"{what} is damaged: provenance, experiments and version are not short texts and numbers.")
+    if data["origin"] != _origin(data) or not provenance["machine"]:
+        raise RecordError(f"{what} has not the digest of its origin that it states: it was changed.")
     answers = []
     for i, entry in enumerate(data["questions"]):
         q = _question(entry["question"], arrays, i)
@@ -153,6 +156,13 @@ def _assemble(data: Any, arrays: dict[str, npt.NDArray[Any]], what: str) -> Reco
     if not answers or record.inputs != data["inputs"]:
         raise RecordError(f"{what} has not the digest of inputs that it states: it was changed.")
     return record
+
+
+def _origin(data: Mapping[str, Any]) -> str:
+    """The digest of where a record comes from."""
+    parts = {key: data[key] for key in ("numsim", "provenance", "experiments")}
+    text = json.dumps(parts, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _question(entry: Mapping[str, Any], arrays: dict[str, npt.NDArray[Any]], i: int) -> Question:

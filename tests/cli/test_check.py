@@ -255,11 +255,31 @@ def test_a_question_that_the_emulator_refuses(capsys):
     assert code == 1 and "NaN has no code in e2m1" in " ".join(out.split())
 
 
+def test_small_files_that_ask_for_hours_or_for_all_memory(capsys):
+    """Directed rounding of FP64 has no kernel; operands of an elementwise question may broadcast to a huge result."""
+    big = np.zeros((700, 700), np.uint64)
+    slow = ask("matmul", ["fp64", "fp64"], "fp64", [big, big], rounding="up")
+    wide = ask("add", ["e4m3", "e4m3"], "e4m3", [np.zeros((1, 15000), np.uint8), np.zeros((15000, 1), np.uint8)])
+    for q, words in ((slow, "some minutes"), (wide, "results: so many are not recomputed")):
+        answer = np.zeros(q.shape, f"u{q.output.code_bytes}")
+        Path("r.npz").write_bytes(record_bytes([(q, Answer(answer, {"machine": "numpy"}))]))
+        code, _, err = call(capsys, "check", "r.npz")
+        assert code == 2 and words in " ".join(err.split())
+
+
+def test_parameters_must_be_all_there(capsys):
+    data = make(capsys)
+    data["parameters"].popitem()
+    RESULT.write_text(json.dumps(data))
+    code, _, err = call(capsys, "check", str(RESULT))
+    assert code == 2 and "is missing" in " ".join(err.split())
+
+
 def test_work_is_bounded(capsys, monkeypatch):
     Path("r.npz").write_bytes(record_bytes([cast()]))
     monkeypatch.setattr(check, "_MOST_WORK", 2)
     code, _, err = call(capsys, "check", "r.npz")
-    assert code == 2 and "at most 2e+00 are recomputed" in err
+    assert code == 2 and "at most 2e+00 roundings where numsim has a kernel" in err
     a, b = np.zeros((30, 20), np.uint16), np.zeros((20, 40), np.uint16)
     assert check.work(ask("matmul", ["fp16"] * 2, "fp16", [a, b])) == 30 * 20 * 40
     assert check.work(ask("sum", ["fp16"], "fp16", [a])) == 600

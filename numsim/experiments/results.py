@@ -169,8 +169,8 @@ def recompute(data: Mapping[str, Any], machine: Any, what: str) -> tuple[Session
     try:
         experiment = get_experiment(data["experiment"])
         if wrong := sorted(set(data["parameters"]) ^ set(experiment.defaults)):
-            what = "is missing" if wrong[0] in experiment.defaults else "is none of its"
-            raise InputError(f"{experiment.name}: parameter {wrong[0][:40]!r} {what}")
+            problem = "is missing" if wrong[0] in experiment.defaults else "is none of its"
+            raise InputError(f"{experiment.name}: parameter {wrong[0][:40]!r} {problem}")
         session = Session(machine)
         return session, experiment.run(session, **data["parameters"])
     except RecordError:

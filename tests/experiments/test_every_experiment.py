@@ -71,8 +71,6 @@ def test_same_again_through_json(name: str) -> None:
 @pytest.mark.parametrize("machine", ["numpy", "ml_dtypes", "torch-cpu"])
 @pytest.mark.parametrize("name", NAMES)
 def test_runs_on_other_machines(name: str, machine: str) -> None:
-    if name == "swamping" and machine == "torch-cpu":
-        pytest.skip("not compared by default: torch takes seconds to load")
     if not (can := find_machine(machine).can()):
         pytest.skip(can.reason)
     session, result = lecture(name, machine)

@@ -204,12 +204,12 @@ class Run:
         guess = _guess(e) if ask else None
         self.progress.say(f"asking {self.session.machine.name}")
         result = e.run(self.session, **parameters)
+        self.show(result, guess)
         for machine in self.others() if against is None else against:
             self.progress.say(f"comparing with {machine.name}")
             self.verdicts.append(
                 compare_answers(self.session.answers, machine, name=self.session.machine.name, nan=args.nan)
             )
-        self.show(result, guess)
         if self.alone:  # the verdict before the pictures, which take longer
             _print(args, _verdicts([self]))
         self.draw(result)

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from numsim.codes import Codes, check_codes, classify, decode, exact
-from numsim.errors import FormatError, InputError, UnavailableError
+from numsim.errors import InputError, UnavailableError
 from numsim.events import Events
 from numsim.formats import FP64, Format, get_format
 from numsim.host import flushes_subnormals
@@ -115,10 +115,11 @@ class Array(np.lib.mixins.NDArrayOperatorsMixin):
 
     def __repr__(self) -> str:
         """What makes this array again (up to 100 numbers are shown; more are cut)."""
-        name = f"'{self.format}'" if get_known(self.format) else repr(self.format)
-        nan = classify(self.codes, self.format) == "nan"
-        hidden = flushes_subnormals() and np.any(classify(self.codes, self.format) == "subnormal")
-        if hidden or not self.format.fits(FP64) or np.any(self.codes[nan] != self.format.nan_code):
+        name = f"'{self.format}'" if self.format.is_named else repr(self.format)
+        kinds = np.asarray(classify(self.codes, self.format))
+        payloads = np.any(self.codes[kinds == "nan"] != self.format.nan_code)
+        flushed = flushes_subnormals() and np.any(kinds == "subnormal")
+        if payloads or flushed or not self.format.fits(FP64):  # the values would not say it all
             return f"numsim.from_codes({self.codes.tolist()}, {name})"
         # float64's shortest form names every value of up to 53 bits
         text = np.array2string(
@@ -188,14 +189,6 @@ _REFUSED = (
     "is not defined on numsim Arrays: rounding would be hidden. Defined are + - * / @, comparisons, np.sqrt, np.sum, "
     "np.cumsum; the functions of numsim take every option. For float64 values: x.values"
 )
-
-
-def get_known(format: Format) -> bool:
-    """Whether the format's name alone says which one it is."""
-    try:
-        return get_format(format.name) == format
-    except FormatError:
-        return False
 
 
 def array(values: Any, format: Any, **options: Any) -> Array:

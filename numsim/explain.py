@@ -17,8 +17,18 @@ from numsim.codes import check_code, classify, ulp
 from numsim.errors import InputError
 from numsim.expression import Node, negative, parse
 from numsim.formats import FP32, Format, get_format, list_formats
-from numsim.random import Draw, make_draw
-from numsim.rounding import Nan, Overflow, Policy, Rounding, Subnormals, below_normal, round_rational, round_to_grid
+from numsim.random import Draw
+from numsim.rounding import (
+    Nan,
+    Overflow,
+    Policy,
+    Rounding,
+    Subnormals,
+    below_normal,
+    draw_for,
+    round_rational,
+    round_to_grid,
+)
 from numsim.values import Rational, as_fraction, rational, to_rational
 
 _MAX_BITS = 50_000  # the true value of an expression is not followed beyond integers of this size
@@ -327,14 +337,7 @@ def explain(
     format = get_format(format) if format is not None else node.code[0] if node.code else FP32
     policy = Policy(rounding, overflow, subnormals, nan)
     count = _roundings(node)
-    draw = None
-    if policy.rounding == "stochastic":
-        draw = make_draw(count, seed, random_bits, sr_bits, (count,))
-    elif seed is not None or random_bits is not None or sr_bits is not None:
-        raise InputError(
-            f"rounding={rounding!r} uses no random bits: seed=, random_bits= and sr_bits= are for "
-            'rounding="stochastic". Example: numsim explain 0.1 --format bf16 --rounding stochastic --seed 7'
-        )
+    draw = draw_for(policy, count, (count,), seed, random_bits, sr_bits)
     steps = _evaluate(node, format, policy, draw)
     if "/" in node.text and not node.operation and draw is None:
         notes += _division(node, steps[-1].code, format, policy)

@@ -246,6 +246,18 @@ class Format:
             and (other.signed or not self.signed)
         )
 
+    @cached_property
+    def is_named(self) -> bool:
+        """Whether the name alone says which format this is: one of the table, or an ``eXmY``.
+
+        >>> FP16.is_named, Format("fp16", 5, 10, bias=16).is_named
+        (True, False)
+        """
+        try:
+            return get_format(self.name) == self
+        except FormatError:
+            return False
+
     def __str__(self) -> str:
         return self.name
 

@@ -15,7 +15,7 @@ from numsim.errors import InputError, UnavailableError
 from numsim.experiments.experiment import Session
 from numsim.machines import find_machine, get_machine
 from numsim.machines.question import Answer, Question
-from numsim.machines.recorded import read_record, record_bytes
+from numsim.machines.recorded import read_record, write_record
 
 
 def add(subparsers: Any) -> None:
@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     Progress.clear()
     if not answers:
         raise UnavailableError(f"{machine.name} cannot answer any of these questions: {'; '.join(skipped)}.")
-    files.write_atomic(path, record_bytes(answers, [e.name for e, _ in experiments]), replace=args.force)
+    write_record(path, answers, [e.name for e, _ in experiments], replace=args.force)
     record = read_record(path)  # what was written can be read
     facts = {
         "file": files.show(path),

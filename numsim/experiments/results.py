@@ -20,8 +20,7 @@ from numsim.errors import InputError, NumsimError, RecordError
 from numsim.experiments import get_experiment
 from numsim.experiments.experiment import Experiment, Result, Session
 from numsim.files import is_label, parse_json
-from numsim.machines.question import Answer, Question
-from numsim.machines.recorded import array_digest
+from numsim.machines.question import Answer, Question, array_digest
 from numsim.machines.verdict import Verdict
 
 _LAYOUT = 1

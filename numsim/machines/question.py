@@ -38,6 +38,12 @@ _DEFAULTS: dict[str, Any] = {
 }
 
 
+def array_digest(codes: npt.NDArray[Any]) -> str:
+    """SHA-256 of the codes' little-endian bytes in C order."""
+    codes = np.asarray(codes)
+    return hashlib.sha256(np.ascontiguousarray(codes, codes.dtype.newbyteorder("<")).tobytes()).hexdigest()
+
+
 @dataclass(frozen=True, eq=False)
 class Question:
     """One thing to compute.
@@ -127,7 +133,7 @@ class Question:
                 {
                     "shape": list(a.shape),
                     "dtype": a.dtype.name,
-                    "sha256": hashlib.sha256(np.ascontiguousarray(a, a.dtype.newbyteorder("<")).tobytes()).hexdigest(),
+                    "sha256": array_digest(a),
                 }
                 for a in self.arrays
             ],

@@ -21,8 +21,8 @@ import numpy.typing as npt
 from numsim import files
 from numsim._version import __version__
 from numsim.errors import InputError, NumsimError, RecordError, UnavailableError
-from numsim.formats import Format, get_format
-from numsim.machines.question import Answer, Can, Question
+from numsim.formats import get_format
+from numsim.machines.question import Answer, Can, Question, array_digest
 from numsim.machines.verdict import check_answer
 
 _LAYOUT = 1  # of the file; goes up when its meaning changes
@@ -64,7 +64,7 @@ def record_bytes(answers: Sequence[tuple[Question, Answer]], experiments: Sequen
     questions = []
     for i, (q, a) in enumerate({q.digest: (q, a) for q, a in answers}.values()):
         for f in (*q.inputs, q.output):
-            if not _known(f):
+            if not f.is_named:
                 raise InputError(f"format {f.name!r} is your own: a record knows formats by name.")
         arrays |= {f"q{i:05}.a{n}": array for n, array in enumerate(q.arrays)}
         arrays[f"q{i:05}.answer"] = check_answer(q, a.codes, str(provenance.get("machine")))
@@ -92,19 +92,6 @@ def write_record(
 ) -> Path:
     """Write a record, whole or not at all."""
     return files.write_atomic(path, record_bytes(answers, experiments), replace=replace)
-
-
-def array_digest(codes: npt.NDArray[Any]) -> str:
-    """SHA-256 of the codes' little-endian bytes in C order."""
-    codes = np.asarray(codes)
-    return hashlib.sha256(np.ascontiguousarray(codes, codes.dtype.newbyteorder("<")).tobytes()).hexdigest()
-
-
-def _known(format: Format) -> bool:
-    try:
-        return get_format(format.name) == format
-    except NumsimError:
-        return False
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------

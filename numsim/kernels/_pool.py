@@ -27,13 +27,17 @@ def threads() -> int:
     return os.cpu_count() or 1
 
 
-def over_chunks(count: int, work: Callable[[int, int], None], *, chunk: int = 0, large: int = LARGE) -> None:
+def over_chunks(
+    count: int, work: Callable[[int, int], None], *, chunk: int = 0, large: int = LARGE, number: int | None = None
+) -> None:
     """Call ``work(first, end)`` for chunks that cover ``range(count)``, on all threads where ``count`` is large.
 
     ``chunk`` outputs go together; 0 stands for four chunks a thread, so that a thread that is held up holds up little.
+    ``number`` of threads: None for ``threads()``.
     ``work`` must write only its own outputs, and release the GIL for most of its time.
     """
-    if count <= large or getattr(_here, "working", False) or (number := threads()) == 1:
+    number = number or threads()
+    if count <= large or number == 1 or getattr(_here, "working", False):
         work(0, count)  # (a worker must not wait for workers)
         return
     chunk = chunk or max(large, -(-count // (4 * number)))

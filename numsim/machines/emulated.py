@@ -11,10 +11,12 @@ from numsim import kernels
 from numsim._version import __version__
 from numsim.accumulate import Plan, products, sums
 from numsim.arithmetic import compute
+from numsim.errors import InputError
 from numsim.formats import FP64, get_format
-from numsim.machines.question import ELEMENTWISE, Answer, Can, Question
+from numsim.machines.question import ELEMENTWISE, MMA, Answer, Can, Question
 from numsim.random import Draw
 from numsim.rounding import convert
+from numsim.tensorcore.products import chained
 
 
 class Emulated:
@@ -24,6 +26,8 @@ class Emulated:
     title = "numsim's emulator"
 
     def can(self, question: Question | None = None) -> Can:
+        if question is not None and question.operation == MMA and question.model is None:
+            return Can(False, "the emulator needs a chip and an instruction to multiply like")
         return Can(True)
 
     def provenance(self) -> dict[str, Any]:
@@ -35,6 +39,11 @@ class Emulated:
 
 def emulate(q: Question) -> npt.NDArray[Any]:
     """The codes that numsim computes for a question."""
+    if q.operation == MMA:
+        if q.model is None:
+            raise InputError(f"{q}: which chip? numsim chips lists them.")
+        a, b, c, *scales = q.arrays
+        return chained(a, b, c, q.model, *(scales or (None, None)))
     draw = _draw(q)
     if q.operation == "cast":
         return convert(q.arrays[0], q.inputs[0], q.output, q.policy, draw)
@@ -52,8 +61,10 @@ def has_kernel(q: Question) -> bool:
         return False
     if q.operation == "cast":
         return q.inputs[0].fits(FP64) and q.output.fits(FP64)
-    from numsim.kernels import accumulate, arithmetic
+    from numsim.kernels import accumulate, arithmetic, tensorcore
 
+    if q.operation == MMA:
+        return q.model is not None and tensorcore.suits(q.model)
     if q.operation in ELEMENTWISE:
         return arithmetic.suits(q.operation, q.inputs, q.output, q.policy, _draw(q))
     return accumulate.suits(_plan(q), _draw(q))

@@ -18,7 +18,7 @@ from numsim.codes import code_dtype
 from numsim.errors import UnavailableError
 from numsim.formats import Format, get_format
 from numsim.machines import orders
-from numsim.machines.question import SUMS, Answer, Can, Question
+from numsim.machines.question import MMA, SUMS, Answer, Can, Question
 
 
 class Library:
@@ -67,6 +67,10 @@ class Library:
         """add, sub, mul, div or sqrt in the arrays' own format."""
         raise NotImplementedError
 
+    def multiply(self, a: Any, b: Any) -> Any:
+        """The library's own matrix product, in whatever order it adds."""
+        raise NotImplementedError
+
     def running(self, array: Any) -> Any:
         """Running sums along axis 0, each rounded."""
         return self.stack(list(orders.sequential(array, self._add)))
@@ -101,6 +105,11 @@ class Library:
             return "" if own else f"{self.name} has no cast from {formats[0]} to {formats[1]}"
         if unknown := [f for f in formats if f not in self.computes]:
             return f"{self.name} has no arithmetic in {unknown[0]}"
+        if q.operation == MMA:
+            if q.chip is not None:
+                return f"{self.name} is no {q.chip}"
+            same = len({*q.inputs, q.output}) == 1
+            return "" if same else f"{self.name} multiplies numbers of one format, and gives that format"
         if q.operation == "fma":
             return f"{self.name} has no fused multiply-add"
         if wide := [f for f in q.inputs if not f.fits(q.output)]:
@@ -129,6 +138,9 @@ class Library:
     def _answer(self, q: Question) -> npt.NDArray[Any]:
         if q.operation == "cast":
             return self.store(self.convert(self.load(q.arrays[0], q.inputs[0]), q.output), q.output)
+        if q.operation == MMA:
+            a, b, c = (self.load(x, f) for x, f in zip(q.arrays, q.inputs, strict=True))
+            return self.store(self.multiply(a[..., None, :], b[..., :, None])[..., 0, 0] + c, q.output)
         target = q.output if q.operation not in SUMS or len(q.inputs) == 1 else product_format(q) or q.output
         arrays = [self._widen(self.load(a, f), f, target) for a, f in zip(q.arrays, q.inputs, strict=True)]
         if q.operation not in SUMS:

@@ -62,6 +62,9 @@ class Numpy(Library):
     def apply(self, operation: str, *arrays: npt.NDArray[Any]) -> npt.NDArray[Any]:
         return np.asarray(_UFUNCS[operation](*arrays))
 
+    def multiply(self, a: npt.NDArray[Any], b: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return np.asarray(np.matmul(a, b))
+
     def running(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
         # stores, so rounds, every partial sum; np.add.reduce would add pairwise and in wider registers
         return np.asarray(np.add.accumulate(array, axis=0, dtype=array.dtype))

@@ -23,9 +23,12 @@ from numsim.errors import InputError
 from numsim.formats import Format, get_format
 from numsim.random import check_seed
 from numsim.rounding import Policy
+from numsim.tensorcore.models import TYPES, Model, word_format
+from numsim.tensorcore.names import get_model
 
 ELEMENTWISE = {"cast": 1, "add": 2, "sub": 2, "mul": 2, "div": 2, "sqrt": 1, "fma": 3}
 SUMS = {"sum": 1, "cumsum": 1, "dot": 2, "matmul": 2}
+MMA = "mma"  # d = c + sum of a[k] * b[k], by the unit that the machine has for it, or by a chip's model
 _DEFAULTS: dict[str, Any] = {
     "rounding": "nearest-even",
     "overflow": "ieee",
@@ -33,6 +36,8 @@ _DEFAULTS: dict[str, Any] = {
     "nan": "raise",
     "order": "sequential",  # sums only
     "product": None,  # dot and matmul: a format name, or "exact"
+    "chip": None,  # mma only: whose unit; None stands for the machine's own way of multiplying
+    "instruction": None,  # mma only: K is any multiple of its K, chained in index order
     "seed": None,  # stochastic only
     "sr_bits": None,
 }
@@ -49,11 +54,12 @@ class Question:
     """One thing to compute.
 
     operation : "cast", "add", "sub", "mul", "div", "sqrt", "fma" (elementwise), "sum", "cumsum", "dot" (along the last
-        axis), "matmul".
+        axis), "matmul", "mma" (dot products of a, b and c on a matrix unit).
     inputs : a format for each array.
     output : the format of the result; for sums that of the accumulator.
-    arrays : codes, one array for each input.
-    options : rounding, overflow, subnormals, nan, order, product, seed, sr_bits; what is left out has its default.
+    arrays : codes, one array for each input; for mma a (..., K), b (..., K), c (...), and scales (..., K / block).
+    options : rounding, overflow, subnormals, nan, order, product, chip, instruction, seed, sr_bits; what is left out
+        has its default.
 
     >>> q = ask("cast", ["fp32"], "bf16", [np.array([0x3DCCCCCD], np.uint32)])
     >>> q.rounding, q.digest[:12]
@@ -67,9 +73,9 @@ class Question:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        count = (ELEMENTWISE | SUMS).get(self.operation)
+        count = (ELEMENTWISE | SUMS | {MMA: 3 + 2 * (len(self.inputs) > 3)}).get(self.operation)
         if count is None:
-            raise InputError(f"operation {self.operation!r}: known are {', '.join(ELEMENTWISE | SUMS)}.")
+            raise InputError(f"operation {self.operation!r}: known are {', '.join([*ELEMENTWISE, *SUMS, MMA])}.")
         if not len(self.inputs) == len(self.arrays) == count:
             raise InputError(f"{self.operation} takes {count} arrays, each with a format.")
         if unknown := set(self.options) - set(_DEFAULTS):
@@ -86,12 +92,33 @@ class Question:
         if self.sr_bits is not None and (type(self.sr_bits) is not int or not 1 <= self.sr_bits <= 32):
             raise InputError(f"sr_bits={self.sr_bits!r}: the number of random bits is 1 to 32. Example: sr_bits=8")
         arrays = tuple(check_codes(a, f) for a, f in zip(self.arrays, self.inputs, strict=True))
+        if self.operation == MMA:
+            self._check_mma()
+        elif self.chip is not None or self.instruction is not None:
+            raise InputError(f"chip and instruction belong to {MMA}, not to {self.operation}.")
         for a in arrays:
             a.flags.writeable = False
         object.__setattr__(self, "arrays", arrays)
         _ = self.shape  # refuses arrays that do not go together
         chosen = {k: v for k, v in self.options.items() if v != _DEFAULTS[k]}
         object.__setattr__(self, "options", MappingProxyType(dict(sorted(chosen.items()))))
+
+    def _check_mma(self) -> None:
+        """The instruction by its own name; formats that it has."""
+        if self.chip is None and self.instruction is None:
+            return
+        model = get_model(self.chip, self.instruction)
+        operands = [word_format(t) for t in (model.a, model.b, model.c, *[model.scale] * 2 * bool(model.scale))]
+        if [*self.inputs, self.output] != [*operands, TYPES[model.d]]:
+            wanted = " ".join(map(str, operands))
+            given = " ".join(map(str, self.inputs))
+            raise InputError(f"{model} takes {wanted} and gives {TYPES[model.d]}; here {given} and {self.output}.")
+        object.__setattr__(self, "options", {**self.options, "chip": model.chip, "instruction": model.instruction})
+
+    @cached_property
+    def model(self) -> Model | None:
+        """Which unit of which chip, for mma."""
+        return get_model(self.chip, self.instruction) if self.chip else None
 
     def __getattr__(self, name: str) -> Any:
         if name in _DEFAULTS:
@@ -115,11 +142,22 @@ class Question:
                 if k != k2:
                     raise ValueError
                 return (*np.broadcast_shapes(tuple(left), tuple(right)), m, n)
+            if self.operation == MMA:
+                return self._mma_shape(shapes)
             shape = np.broadcast_shapes(*shapes)
         except ValueError:
             text = " and ".join(map(str, shapes))
             raise InputError(f"{self.operation}: arrays of shapes {text} do not go together.") from None
         return shape[:-1] if self.operation in ("sum", "dot") else shape
+
+    def _mma_shape(self, shapes: list[tuple[int, ...]]) -> tuple[int, ...]:
+        a, b, c, *scales = shapes
+        k, model = (a[-1] if a else 0), self.model
+        if not a or not b or b[-1] != k or k == 0 or (model and k % model.k):
+            raise ValueError
+        if model and any(not s or s[-1] * model.scale_block != k for s in scales):
+            raise ValueError
+        return np.broadcast_shapes(a[:-1], b[:-1], c, *(s[:-1] for s in scales))
 
     @cached_property
     def record(self) -> dict[str, Any]:

@@ -81,6 +81,9 @@ class TorchCpu(Library):
     def apply(self, operation: str, *arrays: Any) -> Any:
         return getattr(self._torch, operation)(*arrays)
 
+    def multiply(self, a: Any, b: Any) -> Any:
+        return self._torch.matmul(a, b)
+
     def stack(self, arrays: list[Any]) -> Any:
         return self._torch.stack(arrays)
 

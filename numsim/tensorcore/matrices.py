@@ -1,0 +1,284 @@
+"""Matrix products on a chip's tensor cores.
+
+What ``matmul`` does, in this order; every step can be left out:
+
+1. K is padded with zeros to whole instructions. TF32 operands are truncated by the unit, or rounded first (``tf32``).
+2. K is cut into ``split_k`` contiguous parts. Each is a chain: C (or zero) -> instruction -> instruction -> ..., K in
+   index order. With ``promote=n`` the chain starts again from zero every n elements of K, and the results of these
+   pieces are added up in FP32.
+3. The parts' results are rounded to ``partials`` and added up in FP32, one after the other or in pairs.
+4. The epilogue, in FP32: alpha times the result plus beta times C, then one rounding to ``output``.
+
+Every operation of steps 2 to 4 is rounded to the nearest FP32 number; alpha * result + (beta * C) is fused.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from numsim.arithmetic import compute
+from numsim.array import Array
+from numsim.codes import Codes, code_dtype
+from numsim.errors import InputError, short
+from numsim.formats import FP32, TF32, Format, get_format
+from numsim.rounding import Overflow, Policy, Rounding, convert, encode
+from numsim.tensorcore.models import IN_WORDS, TYPES, Model
+from numsim.tensorcore.products import model_of, operand_codes, scale_codes, twin, warn_of
+
+Tf32 = Literal["truncate", "nearest-away", "nearest-even"]
+Words = npt.NDArray[Any]
+
+
+def matmul(
+    A: Any,
+    B: Any,
+    C: Any = None,
+    *,
+    chip: Any,
+    instruction: str | None = None,
+    transpose_a: bool = False,
+    transpose_b: bool = False,
+    scale_a: Any = None,
+    scale_b: Any = None,
+    tf32: Tf32 = "truncate",
+    promote: int | None = None,
+    split_k: int = 1,
+    partials: Any = "fp32",
+    combine: Literal["serial", "pairwise"] = "serial",
+    alpha: float | None = None,
+    beta: float | None = None,
+    output: Any = None,
+    overflow: Overflow = "ieee",
+    threads: int | None = None,
+) -> Any:
+    """A @ B + C as a kernel on the chip computes it that walks K upwards, one instruction after another.
+
+    Rules: as for ``mma``; -0, subnormals and overflow of the epilogue as in ``numsim.encode``.
+
+    Parameters
+    ----------
+    A, B : codes (..., M, K) and (..., K, N), or Arrays; with ``transpose_a`` (..., K, M), ``transpose_b`` (..., N, K).
+    C : codes (..., M, N) in the instruction's c format, where the chain starts; None is +0. With ``beta`` it is FP32
+        and enters in the epilogue instead.
+    chip, instruction : see ``numsim.tensorcore.get_model``; for Arrays the instruction can be left out.
+    scale_a, scale_b : codes (..., M, K / block) and (..., K / block, N) of the block scales (not transposed).
+    tf32 : what happens to FP32 words before a TF32 instruction: "truncate" (the unit itself), "nearest-away"
+        (cvt.rna.tf32) or "nearest-even".
+    promote : restart the chain every so many elements of K and add its results up in FP32 (DeepSeek-V3: 128).
+    split_k, partials, combine : parts of K, the format of their results, and the order in which those are added.
+    alpha, beta : of the epilogue: fma(alpha, result, beta * C), in FP32.
+    output, overflow : format of the result, and what becomes of numbers beyond it; None: d's format.
+    threads : how many; None for all cores. The result does not depend on it.
+
+    Returns codes (..., M, N), or an Array if A and B are Arrays; ``how`` names all that was done.
+    Raises ``InputError`` for shapes, formats and options that do not go together.
+    Cost: on one core 1 to 4 billion products a second where neither NaN nor infinity occurs; memory for the result and
+    512 columns of K. Source: see ``numsim chips CHIP`` and section 3.3.2 of the DeepSeek-V3 report (promotion).
+
+    >>> import numsim
+    >>> x = numsim.array([[1.0] + [2.0**-7] * 31], "e4m3")
+    >>> matmul(x, x.T, chip="h200"), matmul(x, x.T, chip="b200")  # 1 + 31 * 2^-14: 13 bits against 25
+    (numsim.array([[1.0]], 'fp32'), numsim.array([[1.00189208984375]], 'fp32'))
+    """
+    model = model_of(chip, instruction, A, B)
+    a, b = _matrix(A, model.a, "A", transpose_a), _matrix(B, model.b, "B", transpose_b)
+    scales = scale_codes(scale_a, model, "scale_a"), scale_codes(scale_b, model, "scale_b")
+    shape, k = _result_shape(a, b), a.shape[-1]
+    _check_options(model, k, tf32, promote, split_k, combine, alpha, beta, C, threads)
+    target = TYPES[model.d] if output is None else get_format(output)
+    between = get_format(partials)
+    zero = np.zeros(shape, code_dtype(TYPES[model.c]))
+    c = zero if C is None else _start(C, "f32" if beta is not None else model.c, shape)
+    warn_of(model)
+
+    if tf32 != "truncate":
+        a, b = _rounded_to_tf32(a, tf32), _rounded_to_tf32(b, tf32)
+    a, b, scale_a, scale_b = _padded(a, b, *scales, model)
+    product = twin("chains", math.prod(shape) * a.shape[-1], model)
+
+    def chain(first: int, end: int, start: Words) -> Words:
+        """The product over a range of K, one matrix of the batch after another."""
+        here, there = slice(first, end), slice(*(x // (model.scale_block or 1) for x in (first, end)))
+        scales = (None, None) if scale_a is None else (scale_a[..., there], scale_b[..., there, :])
+        parts = [a[..., here], b[..., here, :], start, *scales]
+        return _batched(product, parts, model, threads)
+
+    result = _parts(chain, a.shape[-1], zero if beta is not None else c, model, promote, split_k, between, combine)
+    if alpha is not None or beta is not None or output is not None:
+        result = _epilogue(result, None if beta is None else c, TYPES[model.d], alpha, beta, target, overflow)
+    if not is_nan_free(result, target):
+        result = with_nan_of(model, result, target)
+    if not (isinstance(A, Array) and isinstance(B, Array)):
+        return result
+    options = {"tf32": tf32, "promote": promote, "split_k": split_k, "alpha": alpha, "beta": beta, "output": output}
+    usual = {"tf32": "truncate", "split_k": 1}
+    how = [str(model), *(f"{n}={v}" for n, v in options.items() if v != usual.get(n))]
+    how += [f"partials={between}, combine={combine}"] if split_k > 1 else []
+    return Array(result, target, ", ".join(how))
+
+
+def _parts(
+    chain: Any, k: int, start: Words, model: Model, promote: int | None, split_k: int, partials: Format,
+    combine: str,
+) -> Words:  # fmt: skip
+    """Steps 2 and 3: the chains, and the sums of their results."""
+    d = TYPES[model.d]
+    tiles = k // model.k
+    bounds = [tiles * i // split_k * model.k for i in range(split_k + 1)]
+    totals = []
+    for part, (first, end) in enumerate(pairwise(bounds)):
+        c = start if part == 0 else np.zeros_like(start)
+        if promote is None:
+            total = chain(first, end, c)
+        else:
+            total = convert(c, TYPES[model.c], FP32, Policy())
+            for at in range(first, end, promote):
+                piece = chain(at, min(at + promote, end), np.zeros_like(c))
+                total = _plus(total, convert(piece, d, FP32, Policy()))
+        totals.append(total)
+    if split_k == 1:
+        return totals[0] if promote is None else convert(totals[0], FP32, d, Policy())
+    own = d if promote is None else FP32
+    totals = [convert(convert(t, own, partials, Policy()), partials, FP32, Policy()) for t in totals]
+    while len(totals) > 1:
+        if combine == "serial":
+            totals = [_plus(totals[0], totals[1]), *totals[2:]]
+        else:
+            pairs = [_plus(x, y) for x, y in zip(totals[::2], totals[1::2], strict=False)]
+            totals = pairs + totals[len(pairs) * 2 :]
+    return convert(totals[0], FP32, d, Policy())
+
+
+def _plus(x: Words, y: Words) -> Words:
+    return compute("add", [x, y], [FP32, FP32], FP32, Policy())
+
+
+def _epilogue(
+    result: Words, late: Words | None, d: Format, alpha: float | None, beta: float | None,
+    target: Format, overflow: Overflow,
+) -> Words:  # fmt: skip
+    """Step 4."""
+    y, d = (convert(result, d, FP32, Policy()), FP32) if d.fits(FP32) else (result, d)
+    if alpha is not None or beta is not None:
+        plus = np.zeros((), np.uint32)
+        if beta is not None and late is not None:
+            plus = compute("mul", [np.asarray(encode(beta, FP32)), late], [FP32, FP32], FP32, Policy())
+        factor = np.asarray(encode(1.0 if alpha is None else alpha, FP32))
+        y = compute("fma", [factor, y, plus], [FP32, FP32, FP32], FP32, Policy())
+    return convert(y, d, target, Policy(overflow=overflow, nan="max"))
+
+
+def _batched(product: Callable[..., Words], parts: list[Any], model: Model, threads: int | None) -> Words:
+    """a, b, c and their scales, matrix by matrix."""
+    shape = parts[2].shape
+    batch, out = shape[:-2], np.zeros(shape, code_dtype(TYPES[model.d]))
+    wide = [None if x is None else np.broadcast_to(x, (*batch, *x.shape[-2:])) for x in parts]
+    for at in np.ndindex(*batch):
+        x, y, z, sx, sy = (None if w is None else w[at] for w in wide)
+        out[at] = product(x, y, z, model, sx, sy, threads)
+    return out
+
+
+def is_nan_free(codes: Words, format: Format) -> bool:
+    """Whether no code is NaN."""
+    return not _nans(codes, format).any()
+
+
+def with_nan_of(model: Model, codes: Words, format: Format) -> Words:
+    """The chip's NaN in place of the canonical one: FP32 additions and conversions give it, too."""
+    return np.where(_nans(codes, format), codes.dtype.type(model.nan_of(format)), codes)
+
+
+def _nans(codes: Words, format: Format) -> npt.NDArray[np.bool_]:
+    magnitude = codes & codes.dtype.type(format.codes - 1 - format.sign_mask)
+    if format.specials == "fnuz":
+        return np.asarray(codes == format.nan_code)
+    return np.asarray(magnitude > format.max_code + (format.specials == "ieee"))
+
+
+# --- operands and options ---------------------------------------------------------------------------------------------
+def _matrix(x: Any, type_name: str, what: str, transpose: bool) -> Codes:
+    codes = operand_codes(x, type_name, what)
+    if codes.ndim < 2:
+        raise InputError(f"{what} of shape {codes.shape}: a matrix is needed, {what}[None, :] makes a row of a vector.")
+    return np.swapaxes(codes, -1, -2) if transpose else codes
+
+
+def _start(c: Any, type_name: str, shape: tuple[int, ...]) -> Codes:
+    codes = operand_codes(c, type_name, "C")
+    try:
+        return np.broadcast_to(codes, shape)
+    except ValueError:
+        raise InputError(f"C of shape {codes.shape}: the product has shape {shape}.") from None
+
+
+def _padded(
+    a: Codes, b: Codes, sa: Codes | None, sb: Codes | None, model: Model
+) -> tuple[Codes, Codes, Codes | None, Codes | None]:
+    """Operands and scales up to whole instructions: zeros, scaled by 1."""
+    more = -a.shape[-1] % model.k
+    if sa is not None and sb is not None:
+        k = -(-a.shape[-1] // model.scale_block)
+        if sa.shape[-2:] != (a.shape[-2], k) or sb.shape[-2:] != (k, b.shape[-1]):
+            raise InputError(
+                f"scale_a of shape {sa.shape} and scale_b of shape {sb.shape}: ({a.shape[-2]}, {k}) and ({k}, "
+                f"{b.shape[-1]}) are needed, one scale for every {model.scale_block} elements of K."
+            )
+        one, blocks = (127 if model.scale == "ue8m0" else 0x38), (a.shape[-1] + more) // model.scale_block - k
+        sa, sb = _longer(sa, blocks, -1, one), _longer(sb, blocks, -2, one)
+    return _longer(a, more, -1, 0), _longer(b, more, -2, 0), sa, sb
+
+
+def _longer(x: Codes, count: int, axis: int, value: int) -> Codes:
+    if not count:
+        return x
+    shape = list(x.shape)
+    shape[axis] = count
+    return np.concatenate([x, np.full(shape, value, x.dtype)], axis=axis)
+
+
+def _rounded_to_tf32(words: Codes, rounding: Rounding) -> Codes:
+    """FP32 words rounded to TF32 before the unit sees them."""
+    return np.asarray(convert(words, FP32, TF32, Policy(rounding=rounding)) << np.uint32(13), np.uint32)
+
+
+def _result_shape(a: Codes, b: Codes) -> tuple[int, ...]:
+    if a.shape[-1] != b.shape[-2]:
+        raise InputError(f"A of shape {a.shape} and B of shape {b.shape}: (..., M, K) and (..., K, N) are needed. "
+                         "If B is stored as (N, K): transpose_b=True")  # fmt: skip
+    try:
+        return (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
+    except ValueError:
+        raise InputError(f"A of shape {a.shape} and B of shape {b.shape}: the batches do not go together.") from None
+
+
+def _check_options(
+    model: Model, k: int, tf32: Any, promote: Any, split_k: Any, combine: Any, alpha: Any, beta: Any, c: Any,
+    threads: Any,
+) -> None:  # fmt: skip
+    if k == 0:
+        raise InputError(f"K is 0: there is nothing to multiply. {model} takes any K from 1 on.")
+    if tf32 not in ("truncate", "nearest-away", "nearest-even"):
+        raise InputError(f"tf32={short(tf32)}: allowed are truncate, nearest-away, nearest-even.")
+    if tf32 != "truncate" and model.a not in IN_WORDS:
+        raise InputError(f"tf32={short(tf32)}: {model} takes no TF32 operands.")
+    if promote is not None and (type(promote) is not int or promote < 1 or promote % model.k):
+        raise InputError(f"promote={short(promote)}: a multiple of the instruction's K = {model.k} is needed. "
+                         f"Example: promote={max(128, model.k)}")  # fmt: skip
+    tiles = -(-k // model.k)
+    if type(split_k) is not int or not 1 <= split_k <= tiles:
+        raise InputError(f"split_k={short(split_k)}: 1 to {tiles} parts, for K = {k} is {tiles} instructions long.")
+    if combine not in ("serial", "pairwise"):
+        raise InputError(f"combine={short(combine)}: allowed are serial, pairwise.")
+    if (split_k > 1 or promote is not None or alpha is not None or beta is not None) and model.d == "f64":
+        raise InputError("split_k, promote, alpha and beta compute in FP32: not with FP64 results.")
+    if beta is not None and c is None:
+        raise InputError("beta scales C, and C is missing. Example: matmul(A, B, C, chip='h200', beta=1.0)")
+    if threads is not None and (type(threads) is not int or not 1 <= threads <= 1024):
+        raise InputError(f"threads={short(threads)}: a whole number from 1 on, or None for all cores.")

@@ -31,18 +31,18 @@ def draws(seed: int, count: int, start: int = 0) -> npt.NDArray[np.uint32]:
     """
     key0, key1 = map(np.uint32, keys(seed))
     x = np.arange(start, start + count, dtype=np.uint32) ^ key0
-    return _mixed(_mixed(x) ^ key1)
+    return np.asarray(_mixed(_mixed(x) ^ key1))
 
 
 def _mixed(x: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
     x = (x ^ (x >> np.uint32(16))) * np.uint32(0x7FEB352D)
     x = (x ^ (x >> np.uint32(15))) * np.uint32(0x846CA68B)
-    return x ^ (x >> np.uint32(16))
+    return np.asarray(x ^ (x >> np.uint32(16)))
 
 
 def uniform(seed: int, shape: Sequence[int], start: int = 0) -> Floats:
     """Numbers from [0, 1), multiples of 2^-32."""
-    return (draws(seed, math.prod(shape), start) * 2.0**-32).reshape(shape)
+    return np.asarray(draws(seed, math.prod(shape), start) * 2.0**-32).reshape(shape)
 
 
 def normal(seed: int, shape: Sequence[int], start: int = 0) -> Floats:
@@ -52,7 +52,8 @@ def normal(seed: int, shape: Sequence[int], start: int = 0) -> Floats:
     """
     count = math.prod(shape)
     halves = draws(seed, 6 * count, 6 * start).view(np.uint16).reshape(count, 12)
-    return (halves.astype(np.float64).sum(axis=1) * 2.0**-16 - (6 - 6 * 2.0**-16)).reshape(shape)
+    total = halves.sum(axis=1, dtype=np.int64)
+    return np.asarray(total * 2.0**-16 - (6 - 6 * 2.0**-16)).reshape(shape)
 
 
 # --- chips ------------------------------------------------------------------------------------------------------------

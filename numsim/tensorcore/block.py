@@ -154,7 +154,8 @@ def output(total: int, unit: int, rule: str) -> int:
         return 0
     minus, size = int(total < 0), abs(total)
     if rule == "rne-fp16":
-        return round_rational(Rational(minus, size << max(unit, 0), 1 << max(-unit, 0)), FP16, Policy())
+        code = round_rational(Rational(minus, size << max(unit, 0), 1 << max(-unit, 0)), FP16, Policy())
+        return code if code & 0x7FFF else 0  # a negative sum that vanishes is +0, too
     bits = 13 if rule == "rz-e8m13" else 23
     exponent = max(unit + size.bit_length() - 1, FP32.emin)  # of the leading bit; subnormal results share the least
     if exponent > FP32.emax:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from functools import cache
 from typing import Any, NamedTuple
 
 from numsim.errors import InputError, short
@@ -18,6 +19,14 @@ _SIGNATURES = (
     "mfma.<d>_<MxNxK><type>"
 )
 _IGNORED = {"sync", "aligned", "row", "col", "mma", "mma_async", "block_scale", "cta_group::1"}  # of full spellings
+_USUAL_BLOCK = {"mxf8f6f4": 32, "mxf4": 32}  # of block_scale without a size (PTX ISA 9.0, mma and tcgen05.mma)
+# What a driver adds to a chip's name: the maker, memory, the kind of board.
+_ADDED = re.compile(
+    r"nvidia|amd|geforce|instinct|tesla|generation|gpu|laptop|blackwell|workstation|server|edition|"
+    r"pcie|nvl|oam|sxm\d?|hbm\d?e?|\d+gb"
+)
+_SHAPE = r"m\d{1,4}n\d{1,4}k\d{1,4}"
+_MFMA = r"mfma[._](f32|f64)_\d{1,3}x\d{1,3}x(\d{1,3})(?:_\d{1,2}b)?_?([a-z]+\d+)(?:_(1k|fp8|bf8))?"
 
 
 class Key(NamedTuple):
@@ -49,9 +58,10 @@ def list_models(chip: str) -> tuple[Model, ...]:
 
 
 def chip_name(chip: Any) -> str:
-    """The chip's name as the tables have it; "NVIDIA H200" and "RTX 4090" are understood."""
+    """The chip's name as the tables have it; "RTX 4090" and a driver's "NVIDIA A100-SXM4-80GB" are understood."""
     if isinstance(chip, str):
-        key = re.sub(r"nvidia|amd|geforce|instinct|tesla|generation|[\s_-]", "", chip.lower())
+        words = re.split(r"[\s_-]+", chip.lower())
+        key = "".join(w for w in words if not _ADDED.fullmatch(w))
         if key in ROWS:
             return key
         near = difflib.get_close_matches(key, CHIPS, n=2, cutoff=0.5)
@@ -64,7 +74,9 @@ def get_model(chip: Any, instruction: Any = None) -> Model:
     """The record of an instruction on a chip.
 
     Parameters: ``chip``, a name, or a ``Model`` of your own (then without ``instruction``); ``instruction`` as
-    ``numsim chips CHIP`` lists it or in PTX's or AMD's full spelling; M and N do not matter.
+    ``numsim chips CHIP`` lists it or in PTX's or AMD's full spelling; M and N do not matter. (A full ``tcgen05.mma``
+    names neither shape nor types: put them behind it. The MI300X has only those BF16 instructions that are called
+    ``_1k`` on the MI250X; there the name goes with and without it.)
     Raises ``InputError`` with the nearest that exists: nothing is guessed.
 
     >>> get_model("a100", "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32").instruction
@@ -78,10 +90,20 @@ def get_model(chip: Any, instruction: Any = None) -> Model:
     if not isinstance(instruction, str):
         raise InputError(f"instruction={short(instruction)}: which one of {name}? Known are: {_some(name)}. {_EXAMPLE}")
     key = _parse(instruction)
-    for model in models(name):
-        if _key(model) == key:
-            return model
+    if model := _find(name, key):
+        return model
     raise InputError(_unknown(name, instruction, key))
+
+
+@cache
+def _by_key(chip: str) -> dict[Key, Model]:
+    return {_parse(m.instruction): m for m in models(chip)}
+
+
+def _find(chip: str, key: Key) -> Model | None:
+    if chip == "mi300x" and key.kind == "1k":  # LLVM's assembler takes both spellings there, too (gfx940, mai-gfx940.s)
+        key = key._replace(kind="")
+    return _by_key(chip).get(key)
 
 
 def default_model(chip: Any, a: Format, b: Format, d: str | None = None) -> Model:
@@ -106,35 +128,39 @@ def default_model(chip: Any, a: Format, b: Format, d: str | None = None) -> Mode
     return found[0]
 
 
-def _key(model: Model) -> Key:
-    return _parse(model.instruction)
-
-
 def _parse(text: str) -> Key:
     """A name in any of its spellings."""
     name = text.strip().lower().removeprefix("v_")
-    if match := re.fullmatch(r"mfma[._](f32|f64)_\d+x\d+x(\d+)(?:_\d+b)?_?([a-z]+\d+)(?:_(1k|fp8|bf8))?", name):
+    if match := re.fullmatch(_MFMA, name, re.ASCII):
         d, k, a, more = match.groups()
-        b = more if more in ("fp8", "bf8") else a
-        return Key("mfma", int(k), "1k" if more == "1k" else "", 0, (d, a, b))
+        one_k = more == "1k" and a == "bf16"
+        if more is None or one_k or {a, more} <= {"fp8", "bf8"}:
+            return Key("mfma", int(k), "1k" if one_k else "", 0, (d, a, a if more is None or one_k else more))
     family, *tokens = name.split(".")
-    shape = next((t for t in tokens if re.fullmatch(r"m\d+n\d+k\d+", t)), "")
+    shape = next((t for t in tokens if re.fullmatch(_SHAPE, t, re.ASCII)), "")
     kind = next((t.removeprefix("kind::") for t in tokens if t.startswith("kind::")), "")
-    block = next((t for t in tokens if re.fullmatch(r"block\d+|scale_vec::\dx", t)), "")
+    block = next((t for t in tokens if re.fullmatch(r"block(16|32)|scale_vec::[124]x", t)), "")
     types = tuple(t for t in tokens if t in TYPES)
     known = {shape, block, f"kind::{kind}", *types} | _IGNORED
-    if family not in ("mma", "wgmma", "tcgen05") or not shape or any(t not in known for t in tokens):
-        raise InputError(f"instruction {short(text)}: the spelling is {_SIGNATURES}. {_EXAMPLE}")
+    strange = [t for t in tokens if t not in known]
+    if family not in ("mma", "wgmma", "tcgen05") or not shape or strange:
+        what = "not understood"
+        if family in ("mma", "wgmma", "tcgen05"):
+            what = f"{short(strange[0])} is unknown or not modelled" if strange else "no shape in it, such as m16n8k16"
+        raise InputError(f"instruction {short(text)}: {what}. The spelling is {_SIGNATURES}. {_EXAMPLE}")
     k = int(shape.rpartition("k")[2])
+    size = _USUAL_BLOCK.get(kind, 0) if "block_scale" in tokens else 0
     if block.startswith("scale_vec"):  # so many scales for the K of one instruction
-        block = f"block{k // int(block[-2])}"
-    return Key(family, k, kind, int(block[5:] or 0), types)
+        size = k // int(block[-2])
+    elif block:
+        size = int(block[5:])
+    return Key(family, k, kind, size, types)
 
 
 def _unknown(chip: str, text: str, key: Key) -> str:
     names = [m.instruction for m in models(chip)]
     near = difflib.get_close_matches(text.lower(), names, n=2, cutoff=0.3) or names[:2]
-    others = [c for c in CHIPS if c != chip and any(_key(m) == key for m in models(c))]
+    others = [c for c in CHIPS if c != chip and _find(c, key)]
     elsewhere = f" It exists on {', '.join(others)}." if others else ""
     return f"{chip} has no {short(text)}; the nearest: {' or '.join(near)}.{elsewhere} numsim chips {chip} lists all."
 

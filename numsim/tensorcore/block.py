@@ -6,7 +6,7 @@ exponent; nothing here is a float, and nothing depends on the order of the produ
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -32,11 +32,15 @@ class Operand(NamedTuple):
 
 
 class Term(NamedTuple):
-    """What is aligned: ``significand * 2^unit``. ``exponent`` says where the unit takes its leading place to be."""
+    """What is aligned: ``significand * 2^unit``. ``exponent`` says where the unit takes its leading place to be.
+
+    source : which product of the block it is (or which group); the number after the last is c.
+    """
 
     significand: int
     unit: int
     exponent: int
+    source: int
 
     @property
     def value(self) -> Fraction:
@@ -58,6 +62,21 @@ class Sum(NamedTuple):
     total: int
     code: int
     special: str = ""
+
+
+class Link(NamedTuple):
+    """One link of the chain that an instruction is: what was there, which products came to it, what was made of it.
+
+    c, c_type : the code before, and its type. where : the places of the products in K. code : the result, of type d.
+    sum : the block, step by step; None on paths without one, where ``exact`` is the number that was rounded to d.
+    """
+
+    c: int
+    c_type: str
+    where: Sequence[int]
+    code: int
+    sum: Sum | None = None
+    exact: Rational = NAN
 
 
 # --- operands ---------------------------------------------------------------------------------------------------------
@@ -104,7 +123,7 @@ def block_sum(a: Sequence[Operand], b: Sequence[Operand], c: Operand, model: Mod
     if special := special_of([*products, c]):
         return special_sum(special, model)
     # 2 exact products; a zero contributes nothing, not even an exponent
-    return add_terms([_term(x, model.unit) for x in (*products, c) if x.significand], model)
+    return add_terms([_term(x, model.unit, i) for i, x in enumerate((*products, c)) if x.significand], model)
 
 
 def add_terms(terms: Sequence[Term], model: Model) -> Sum:
@@ -128,11 +147,11 @@ def special_sum(special: str, model: Model) -> Sum:
     return Sum((), 0, 0, (), 0, code, special)
 
 
-def _term(x: Operand, unit: Unit) -> Term:
+def _term(x: Operand, unit: Unit, source: int) -> Term:
     last = x.exponent - x.fraction_bits
     # what no known chip does: the product's own leading bit instead of the sum of the operands' exponents
     exponent = last + abs(x.significand).bit_length() - 1 if unit.normalised else x.exponent
-    return Term(x.significand, last, exponent)
+    return Term(x.significand, last, exponent, source)
 
 
 def shift(significand: int, left: int, direction: str = "toward-zero") -> int:
@@ -169,47 +188,57 @@ def output(total: int, unit: int, rule: str) -> int:
 def dot(
     a: Sequence[int], b: Sequence[int], c: int, model: Model, scale_a: Sequence[int] = (), scale_b: Sequence[int] = ()
 ) -> int:
-    """One output: codes a and b of any multiple of the instruction's K, code c, codes of the block scales.
+    """One output: codes a and b of any multiple of the instruction's K, code c, codes of the block scales."""
+    for link in chain(a, b, c, model, scale_a, scale_b):
+        c = link.code
+    return c
 
-    c goes into the first instruction, its result into the next one, and so on, K in index order.
-    """
+
+def chain(
+    a: Sequence[int], b: Sequence[int], c: int, model: Model, scale_a: Sequence[int] = (), scale_b: Sequence[int] = ()
+) -> Iterator[Link]:
+    """``dot``, link by link: c goes into the first instruction, its result into the next one; K in index order."""
     per = model.k // model.scale_block if model.scale else 0
     c_type = model.c
     for n, k in enumerate(range(0, len(a), model.k)):
         here, scales = slice(k, k + model.k), slice(n * per, (n + 1) * per)
-        c = instruction(a[here], b[here], c, c_type, model, scale_a[scales], scale_b[scales])
+        for link in instruction(a[here], b[here], c, c_type, model, scale_a[scales], scale_b[scales]):
+            yield link._replace(where=[k + i for i in link.where])
+            c = link.code
         c_type = model.d
-    return c
 
 
 def instruction(
     a: Sequence[int], b: Sequence[int], c: int, c_type: str, model: Model,
     scale_a: Sequence[int] = (), scale_b: Sequence[int] = (),
-) -> int:  # fmt: skip
-    """One instruction, for one output: codes in, a code out."""
+) -> Iterator[Link]:  # fmt: skip
+    """One instruction, for one output."""
     path, length = model.unit.path, model.unit.length
+    places = [range(k, min(k + length, len(a))) for k in range(0, len(a), length)]
     if path in ("block", "groups", "fp8-as-fp16"):
         xs, ys = [operand(x, model.a) for x in a], [operand(y, model.b) for y in b]
         sa, sb = [operand(s, model.scale) for s in scale_a], [operand(s, model.scale) for s in scale_b]
         if path == "groups":
-            return groups(xs, ys, operand(c, c_type), model, sa, sb).code
-        if path == "fp8-as-fp16":
-            return fp8_as_fp16(xs, ys, c, model)
-        if model.scale:
-            xs, ys = scaled(xs, sa, model), scaled(ys, sb, model)
-        for k in range(0, len(xs), length):
-            c = block_sum(xs[k : k + length], ys[k : k + length], operand(c, c_type), model).code
-            c_type = model.d
-        return c
-    products = [[to_rational(significant(x, t), TYPES[t]) for x in codes] for codes, t in ((a, model.a), (b, model.b))]
-    for k in range(0, len(a), length):
-        x, y = products[0][k : k + length], products[1][k : k + length]
-        z = to_rational(c, TYPES[model.d])
-        if path == "fma":
-            c = finish(fma(x[0], y[0], z), model)
+            total = groups(xs, ys, operand(c, c_type), model, sa, sb)
+            yield Link(c, c_type, range(len(a)), total.code, total)
+        elif path == "fp8-as-fp16":
+            yield from fp8_as_fp16(xs, ys, c, model)
         else:
-            c = finish(cdna.PATHS[path](x, y, z, model), model)
-    return c
+            if model.scale:
+                xs, ys = scaled(xs, sa, model), scaled(ys, sb, model)
+            for where in places:
+                total = block_sum([xs[k] for k in where], [ys[k] for k in where], operand(c, c_type), model)
+                yield Link(c, c_type, where, total.code, total)
+                c, c_type = total.code, model.d
+        return
+    products = [[to_rational(significant(x, t), TYPES[t]) for x in codes] for codes, t in ((a, model.a), (b, model.b))]
+    for where in places:
+        x, y = ([numbers[k] for k in where] for numbers in products)
+        z = to_rational(c, TYPES[model.d])
+        exact = fma(x[0], y[0], z) if path == "fma" else cdna.PATHS[path](x, y, z, model)
+        code = finish(exact, model)
+        yield Link(c, model.d, where, code, None, exact)
+        c = code
 
 
 def finish(x: Rational, model: Model) -> int:
@@ -244,11 +273,12 @@ def groups(
         scale = multiply(scale_a[g // model.scale_block], scale_b[g // model.scale_block])
         if scale.significand and any(p.significand for p in products):
             total = sum(p.significand << p.exponent for p in products)  # in quarters: E2M1's exponents are 0 to 2
-            terms.append(Term(total * scale.significand, scale.exponent - scale.fraction_bits - 2, scale.exponent))
-    return add_terms([*terms, *([_term(c, model.unit)] if c.significand else [])], model)
+            last = scale.exponent - scale.fraction_bits - 2
+            terms.append(Term(total * scale.significand, last, scale.exponent, g // 16))
+    return add_terms([*terms, *([_term(c, model.unit, len(a) // 16)] if c.significand else [])], model)
 
 
-def fp8_as_fp16(a: Sequence[Operand], b: Sequence[Operand], c: int, model: Model) -> int:
+def fp8_as_fp16(a: Sequence[Operand], b: Sequence[Operand], c: int, model: Model) -> Iterator[Link]:
     """FP8 mma.sync on a chip without that unit: the assembler converts to FP16 and takes the FP16 unit twice.
 
     From zero, the products with k mod 4 in {0, 1} come first, then those in {2, 3}; c is added last, to nearest.
@@ -257,9 +287,12 @@ def fp8_as_fp16(a: Sequence[Operand], b: Sequence[Operand], c: int, model: Model
     code = 0
     for pair in ((0, 1), (2, 3)):
         where = [k for k in range(len(xs)) if k % 4 in pair]
-        code = block_sum([xs[k] for k in where], [ys[k] for k in where], operand(code, model.d), model).code
+        total = block_sum([xs[k] for k in where], [ys[k] for k in where], operand(code, model.d), model)
+        yield Link(code, model.d, where, total.code, total)
+        code = total.code
     d = TYPES[model.d]
-    return finish(add(to_rational(code, d), to_rational(c, d)), model)
+    exact = add(to_rational(code, d), to_rational(c, d))
+    yield Link(code, model.d, (), finish(exact, model), None, exact)
 
 
 def as_fp16(x: Operand) -> Operand:

@@ -32,11 +32,16 @@ def pairwise(a: Numbers, b: Numbers, c: Rational, model: Model) -> Rational:
 
     Subnormal operands count as +0; a subnormal FP32 result becomes a zero of its sign.
     """
+    return levels(a, b, c, model)[-1][0]
+
+
+def levels(a: Numbers, b: Numbers, c: Rational, model: Model) -> list[list[Rational]]:
+    """All that ``pairwise`` rounds: the products, the sums of neighbours, their sums, and last the sum with c."""
     xs, ys = ([_flushed(x, TYPES[t]) for x in numbers] for numbers, t in ((a, model.a), (b, model.b)))
-    level = [_rounded(mul(x, y)) for x, y in zip(xs, ys, strict=True)]
-    while len(level) > 1:
-        level = [_rounded(add(x, y)) for x, y in zip(level[::2], level[1::2], strict=True)]
-    return _rounded(add(_flushed(c, FP32), level[0]))
+    found = [[_rounded(mul(x, y)) for x, y in zip(xs, ys, strict=True)]]
+    while len(found[-1]) > 1:
+        found.append([_rounded(add(x, y)) for x, y in zip(found[-1][::2], found[-1][1::2], strict=True)])
+    return [*found, [_rounded(add(_flushed(c, FP32), found[-1][0]))]]
 
 
 def _flushed(x: Rational, format: Format) -> Rational:

@@ -10,6 +10,8 @@ from functools import cache
 from math import floor, isfinite, isnan, trunc
 from typing import NamedTuple
 
+import numpy as np
+
 # exponent bits, fraction bits, bias, which codes are no numbers
 FIELDS = {
     "f64": (11, 52, 1023, "ieee"),  # IEEE 754-2019, table 3.5
@@ -282,3 +284,59 @@ def dot(a, b, c, model, scale_a=(), scale_b=()):
             c = one[unit.path](model, x, y, z)
         kind = model.d
     return c
+
+
+# --- inputs that bring the rules out ---------------------------------------------------------------------------------
+REGIMES = ("any code", "near", "cancelling", "wide", "least", "largest", "beyond", "far c")
+
+
+def code(value, kind):
+    """The code of a number that the type has."""
+    result = encode(Fraction(value), kind, FIELDS[kind][1], trunc)
+    assert decode(result, kind).value == value, f"{value} is no {kind}"
+    return result
+
+
+def vectors(model, count, seed, instructions=1):
+    """Seeded codes, lists of (a, b, c, scale_a, scale_b), taking turns through the regimes."""
+    rng = np.random.default_rng(seed)
+    k, found = model.k * instructions, []
+    for n in range(count):
+        regime = REGIMES[n % len(REGIMES)]
+        a, b, c = (_codes(rng, kind, size, regime) for kind, size in ((model.a, k), (model.b, k), (model.c, 1)))
+        if regime == "cancelling":  # the second half takes most of the first away
+            flip = 1 << sum(FIELDS[model.a][:2])
+            half = -(-k // 2)
+            a[half:], b[half:] = [x ^ flip for x in a[: k - half]], b[: k - half]
+            a[-1] = int(rng.integers(0, flip))
+            if FIELDS[model.a][3] == "minus zero":  # whose code is NaN
+                a = [0 if x == flip else x for x in a]
+        if regime == "far c":  # products that c nearly hides
+            c = _codes(rng, model.c, 1, "near", int(rng.integers(-4, model.unit.fraction_bits + 4)))
+        scales = [_scales(rng, model, k, regime) for _ in "ab"] if model.scale else [[], []]
+        found.append((a, b, c[0] if n % 3 else 0, *scales))
+    return found
+
+
+def _codes(rng, kind, size, regime, up=0):
+    exponent_bits, width, bias, specials = FIELDS[kind]
+    top = (1 << exponent_bits) - 1 - (specials == "ieee")
+    if regime == "any code":
+        return [int(x) for x in rng.integers(0, 1 << 1 + exponent_bits + width, size, dtype=np.uint64)]
+    low, high = {"wide": (0, top), "least": (0, 2), "largest": (top - 1, top)}.get(regime, (bias - 2, bias + 2))
+    low, high = max(0, min(top, low + up)), max(0, min(top, high + up))
+    field, fraction = rng.integers(low, high + 1, size), rng.integers(0, 1 << width, size)
+    codes = [int(x) << width | int(y) for x, y in zip(field, fraction, strict=True)]
+    codes = [x if rng.random() < 0.9 else 0 for x in codes]
+    codes = [x | int(rng.integers(0, 2)) << exponent_bits + width if x else x for x in codes]
+    if regime == "beyond" and rng.random() < 0.6:  # one NaN or infinity, or a zero that meets it
+        i, all_ones = int(rng.integers(0, size)), (1 << exponent_bits) - 1 << width
+        codes[i] = all_ones | int(rng.integers(0, 2)) << exponent_bits + width
+        codes[i] |= int(rng.integers(0, 1 << width)) if rng.random() < 0.3 else 0
+    return codes
+
+
+def _scales(rng, model, k, regime):
+    size, top = k // model.scale_block, 256 if regime == "any code" else 255 if model.scale == "ue8m0" else 127
+    low, high = (0, top) if regime in ("any code", "wide") else (0, 60) if regime == "least" else (120, 134)
+    return [int(x) % top for x in rng.integers(low, high, size)]

@@ -37,6 +37,9 @@ class Number(NamedTuple):
     exponent: int  # of the field: subnormal numbers and zero have that of the least normal number
 
 
+ONE = Number(Fraction(1), False, 0)
+
+
 @cache
 def power(e):
     return Fraction(2) ** e
@@ -131,7 +134,7 @@ def cut_sum(terms, bits, floor_exponent):
     return sum(trunc(value / power(e - bits)) for value, _ in terms) * power(e - bits)
 
 
-def block(model, a, b, c, scales=(Number(Fraction(1), False, 0),) * 2):
+def block(model, a, b, c, scales=(ONE, ONE)):
     """a, b, scales, c are numbers."""
     special = beyond(zip(a, b, strict=True), [c, *scales])
     if special:

@@ -8,11 +8,19 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import NamedTuple, NoReturn
 
-from numsim.errors import InputError
+from numsim.errors import InputError, short
 from numsim.formats import Format, get_format
 from numsim.values import NAN, Rational, rational, to_rational
 
 MAX_LENGTH, MAX_DEPTH, MAX_OPERATIONS = 2000, 40, 100
+
+
+_HELP = (
+    "Numbers (0.1, 1/3, 0x1.8p-3, 2^-7, inf, e4m3:0x7e), + - * / ( ), sqrt(x) and fma(a, b, c) are read. "
+    'Example: numsim explain "2048 + 1" --format fp16',
+    "With --chip, sums of products are read: a*b, 31 x a*b for 31 of them, and one lone number, c. "
+    'Example: numsim explain "1*1 + 31 x 2^-7*2^-7" --chip h100 --format e4m3',
+)
 
 
 class Node(NamedTuple):
@@ -27,19 +35,22 @@ class Node(NamedTuple):
 
 _TOKEN = re.compile(
     r"(?P<code>[A-Za-z]\w*:[0-9A-Za-z_|]+)|(?P<hex>0[xX](?:[0-9a-fA-F]+\.?[0-9a-fA-F]*|\.[0-9a-fA-F]+)(?:[pP][+-]?\d+)?)"
+    r"|(?P<power>2(?:\^|\*\*)[+-]?\d+(?![\w.]))"
     r"|(?P<number>(?:\d+(?:_\d+)*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)|(?P<name>[A-Za-z_]\w*)|(?P<sign>[-+*/(),])",
     re.ASCII,
 )
 _SIGNS = {"×": "*", "·": "*", "÷": "/", "−": "-", "\N{NO-BREAK SPACE}": " "}  # what people paste
 _OPERATIONS = {"+": "add", "-": "sub", "*": "mul", "/": "div"}
 _FUNCTIONS = {"sqrt": 1, "fma": 3}
+_POWERS = "only whole powers of two are read, as 2^-7"
 _SPECIAL = {"inf": Rational(0, 1, 0), "infinity": Rational(0, 1, 0), "nan": NAN}
 
 
 class _Parser:
     """Recursive descent over a list of tokens; counts operations and depth, so that no input exhausts anything."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, repeats: bool = False) -> None:
+        self.repeats = repeats  # whether "31 x" says how often a product is there
         self.text = "".join(_SIGNS.get(c, c) for c in text)
         self.tokens: list[tuple[str, int, int]] = []
         self.at = self.depth = self.operations = 0
@@ -50,12 +61,15 @@ class _Parser:
             if self.text[i] in " \t\n\r":
                 i += 1
             elif match := _TOKEN.match(self.text, i):
-                self.tokens.append((str(match.lastgroup), i, match.end()))
-                i = match.end()
+                end = match.end()
+                if repeats and self.text[i] in "xX" and self.tokens and self.tokens[-1][0] == "number":
+                    end = i + 1  # "31 x2*2"
+                self.tokens.append((str(match.lastgroup), i, end))
+                i = end
             else:
                 c = self.text[i]
                 shown = repr(c) if " " < c < "\x7f" else f"character U+{ord(c):04X}"
-                self.fail(f"{shown} is not known here", i)
+                self.fail(_POWERS if c == "^" else f"{shown} is not known here", i)
         self.tokens.append(("end", len(self.text), len(self.text)))
 
     def fail(self, why: str, at: int | None = None) -> NoReturn:
@@ -66,9 +80,7 @@ class _Parser:
         before, after = "..." if start else "", "..." if len(shown) > at + 30 else ""
         line = f"{before}{shown[start : at + 30]}{after}"
         raise InputError(
-            f"cannot read the expression: {why}\n  {line}\n  {' ' * (len(before) + at - start)}^\n"
-            "Numbers (0.1, 1/3, 0x1.8p-3, inf, e4m3:0x7e), + - * / ( ), sqrt(x) and fma(a, b, c) are read. "
-            'Example: numsim explain "2048 + 1" --format fp16'
+            f"cannot read the expression: {why}\n  {line}\n  {' ' * (len(before) + at - start)}^\n{_HELP[self.repeats]}"
         )
 
     def sign(self) -> str:
@@ -99,7 +111,24 @@ class _Parser:
         return self.chain("+-", self.product)
 
     def product(self) -> Node:
-        return self.chain("*/", self.factor)
+        first = self.at
+        minus = self.repeats and self.sign() == "-" and self.repeated(first + 1)
+        self.at += minus
+        if not (self.repeats and self.repeated(self.at)):
+            return self.chain("*/", self.factor)
+        count = self.factor()
+        self.at += 1
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            self.fail(f"more than {MAX_DEPTH} levels deep")
+        node = self.operation("repeat", (count, self.product()), first)
+        self.depth -= 1
+        return self.operation("neg", (node,), first) if minus else node
+
+    def repeated(self, at: int) -> bool:
+        """Whether "31 x" stands here."""
+        words = [self.text[start:end] for _, start, end in self.tokens[at : at + 2]]
+        return len(words) == 2 and words[1] in ("x", "X") and self.tokens[at][0] == "number"
 
     def chain(self, signs: str, part: Callable[[], Node]) -> Node:
         first = self.at
@@ -136,6 +165,11 @@ class _Parser:
             return self.literal(word, start)
         if kind in ("number", "hex"):
             return Node(word, "", value=self.number(word, start))
+        if kind == "power":
+            exponent = word.lstrip("2^*")
+            if len(exponent.lstrip("+-0")) > 4:
+                self.fail("exponents of five digits and more are not read; every format ends far below", start)
+            return Node(word, "", value=rational(Fraction(2) ** int(exponent)))
         if kind == "name" and word.lower() in _SPECIAL:
             return Node(word, "", value=_SPECIAL[word.lower()])
         if kind == "name" and word.lower() in _FUNCTIONS:
@@ -151,7 +185,7 @@ class _Parser:
         self.at = first
         self.fail(
             "a number is missing at the end" if kind == "end" else f"{word!r} is no number" if kind == "name"
-            else "power is not known" if word == "*" else "a number is missing before this"
+            else _POWERS if word == "*" else "a number is missing before this"
         )  # fmt: skip
 
     def expect(self, sign: str) -> None:
@@ -202,3 +236,74 @@ def _ratio(n: int, d: int) -> tuple[int, int]:
 
 def negative(x: Rational) -> Rational:
     return x if x == NAN else Rational(1 - x.sign, x.numerator, x.denominator)
+
+
+# --- sums of products -------------------------------------------------------------------------------------------------
+MAX_PRODUCTS = 1024
+
+
+class Products(NamedTuple):
+    """c and the products that are added to it; ``c`` is None where no lone number stands in the sum."""
+
+    pairs: list[tuple[Rational, Rational]]
+    c: Rational | None
+
+
+def parse_products(text: str) -> Products:
+    """Read a sum of products as a tensor core adds it: ``a*b``, ``31 x a*b`` for 31 of them, and one lone number, c.
+
+    >>> read = parse_products("1 + 3 x 2^-7*2^-7 - 0.5*4")
+    >>> len(read.pairs), read.pairs[-1][0], read.c
+    (4, Rational(sign=1, numerator=1, denominator=2), Rational(sign=0, numerator=1, denominator=1))
+    """
+    found: list[tuple[Rational, Rational]] = []
+    lone: list[tuple[str, Rational]] = []
+    waiting = [(_Parser(text, repeats=True).parse(), False)]  # the last first: a sum's left part is deeply nested
+    while waiting:
+        node, minus = waiting.pop()
+        if (x := _number(node)) is not None:
+            lone.append((node.text, negative(x) if minus else x))
+        elif node.operation in ("add", "sub"):
+            left, right = node.arguments
+            waiting += [(right, minus != (node.operation == "sub")), (left, minus)]
+        elif node.operation == "neg":
+            waiting.append((node.arguments[0], not minus))
+        elif node.operation == "repeat":
+            waiting += [(node.arguments[1], minus)] * _count(node)
+        elif node.operation == "mul":
+            factors = [_number(x) for x in node.arguments]
+            if factors[0] is None or factors[1] is None:
+                raise InputError(f"{short(node.text)}: a product has two numbers, a*b. {_HELP[True]}")
+            found.append((negative(factors[0]) if minus else factors[0], factors[1]))
+        else:
+            raise InputError(f"{short(node.text)}: a tensor core only multiplies and adds. {_HELP[True]}")
+        if len(found) + len(waiting) > MAX_PRODUCTS:
+            raise InputError(f"more than {MAX_PRODUCTS} products: no sum as long is explained. {_HELP[True]}")
+    if len(lone) > 1:
+        first, second = lone[0][0], lone[1][0]
+        raise InputError(
+            f"{first} and {second} are no products: one lone number is c, write any other as {second}*1. {_HELP[True]}"
+        )
+    return Products(found, lone[0][1] if lone else None)
+
+
+def _number(node: Node) -> Rational | None:
+    """A number with its signs, or a ratio of two; None for what has to be computed."""
+    if node.operation == "neg":
+        x = _number(node.arguments[0])
+        return None if x is None else negative(x)
+    if node.operation == "div" and not any(x.operation for x in node.arguments):
+        x, y = (a.value for a in node.arguments)
+        if x.denominator and y.denominator and y.numerator:
+            ratio = _ratio(x.numerator * y.denominator, x.denominator * y.numerator)
+            return Rational(int(x.sign != y.sign), *ratio)
+    return None if node.operation else node.value
+
+
+def _count(node: Node) -> int:
+    x = node.arguments[0].value
+    if x.denominator != 1 or not 1 <= x.numerator <= MAX_PRODUCTS:
+        raise InputError(
+            f"{node.arguments[0].text} x: a whole number from 1 to {MAX_PRODUCTS} is needed. {_HELP[True]}"
+        )
+    return x.numerator

@@ -214,7 +214,7 @@ def test_flushed_inputs_are_zero_for_operations() -> None:
     "", " ", "\0", "1\0", "1e999999999", "1e-999999999", "9" * 10**6, "(" * 10**4, "(" * 1000 + "1" + ")" * 1000,
     "-" * 4000 + "1", "1" + "+1" * 1500, "__import__('os')", "os.system", "1;2", "lambda: 1", "1 if 1 else 2", "[1]",
     "f(1)",
-    "a*b", "1,5", "2 ** 3", "2^3", "2//3", "1 2", "1 +", "* 1", "(1", "1)", "()", "1,2", "sqrt", "sqrt()", "sqrt(1,2)",
+    "a*b", "1,5", "2 ** 3", "3^2", "2^2^2", "2^7.5", "2^99999", "31 x 2", "2//3", "1 2", "1 +", "* 1", "(1", "1)", "()", "1,2", "sqrt", "sqrt()", "sqrt(1,2)",
     "fma(1,2)",
     "fma(1,2,3,4)", "0x", "0xg", "1e", "1.2.3", "0.1f", "1j", "１", "²", "½", "١", "−", "é",
     "\ud800", "😀",
@@ -227,6 +227,11 @@ def test_hostile_text_is_refused_in_plain_words(text: str) -> None:
     message = str(error.value)
     assert len(message) < 700 and message.replace("\n", "").isascii()
     assert "Example" in message or "at most" in message
+
+
+def test_powers_of_two_are_numbers() -> None:
+    assert explain("2^-7", "fp16").value == Fraction(1, 128) and len(explain("2^-7", "fp16").steps) == 1
+    assert explain("-2**3", "fp16").value == -8 and explain("2^+10 + 1", "fp32").value == 1025
 
 
 def test_errors_mark_the_place() -> None:

@@ -1,0 +1,402 @@
+"""What a tensor core does to one sum of products, as a record of exact steps: what is kept, what is cut, and where.
+
+All of it comes from the reference (``block.chain``). ``show/`` draws the record and finds the words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from numsim.array import Array
+from numsim.errors import InputError, short
+from numsim.formats import FP16, FP32, Format, get_format
+from numsim.rounding import Policy, round_rational
+from numsim.tensorcore import block, cdna
+from numsim.tensorcore.block import Link, Operand, Sum, Term
+from numsim.tensorcore.models import IN_WORDS, TYPES, Model, word_format
+from numsim.tensorcore.names import default_model, get_model
+from numsim.tensorcore.products import operand_codes, warn_of
+from numsim.values import NAN, Rational, Values, as_fraction, as_values, to_rational
+
+MAX_PRODUCTS = 1024  # more nobody reads; matmul computes them
+_EXAMPLE = "Example: numsim.tensorcore.explain_mma([1, 2**-7], [1, 2**-7], chip='h100', format='e4m3')"
+_ONE = Rational(0, 1, 1)
+
+
+# --- the record -------------------------------------------------------------------------------------------------------
+class Item(NamedTuple):
+    """One term of a block: a product, a group of products, or what they are added to.
+
+    name : "k 3", "group 2", "c", or "acc" for what the block before left. count : how many products it is.
+    term : significand and exponent as the unit takes them. kept : what of its value enters the sum.
+    """
+
+    name: str
+    count: int
+    term: Term
+    kept: Fraction
+
+    @property
+    def value(self) -> Fraction:
+        return self.term.value
+
+    @property
+    def lost(self) -> Fraction:
+        """What was cut off when the term was aligned, with its sign."""
+        return self.value - self.kept
+
+    @property
+    def leading(self) -> int:
+        """The exponent of the leading 1. Below ``term.exponent`` where an operand is subnormal."""
+        return self.term.unit + abs(self.term.significand).bit_length() - 1
+
+
+@dataclass(frozen=True)
+class Block:
+    """One link of the chain, explained.
+
+    items : the terms that are not zero, c last. zeros : how many products are zero.
+    causes : the terms that are NaN or infinity, by name, each with its kind and how it came about.
+    levels : for CDNA2, all that is rounded on the way (``cdna.levels``).
+    """
+
+    model: Model
+    link: Link
+    items: tuple[Item, ...]
+    zeros: int
+    causes: tuple[tuple[str, str, str], ...] = ()
+    levels: tuple[tuple[Rational, ...], ...] = ()
+
+    @property
+    def code(self) -> int:
+        return self.link.code
+
+    @property
+    def sum(self) -> Sum | None:
+        """Terms, common exponent and sum; None on paths without them, and for special results."""
+        return None if self.link.sum is None or self.link.sum.special else self.link.sum
+
+    @property
+    def exact(self) -> Fraction | None:
+        """The exact sum of the terms; None where NaN or infinity is among them."""
+        return None if self.causes else sum((x.value for x in self.items), Fraction(0))
+
+    @property
+    def total(self) -> Fraction | None:
+        """What the unit has before the last rounding; None for NaN and infinity."""
+        if self.sum:
+            return self.sum.total * Fraction(2) ** self.sum.unit
+        return as_fraction(self.link.exact) if self.link.exact.denominator else None
+
+    @property
+    def value(self) -> Fraction | None:
+        """The result; None for NaN and infinity."""
+        x = to_rational(self.code, TYPES[self.model.d])
+        return as_fraction(x) if x.denominator else None
+
+    @property
+    def cut(self) -> Fraction | None:
+        """What was lost before the last rounding."""
+        return None if self.exact is None or self.total is None else self.exact - self.total
+
+    @property
+    def rounded(self) -> Fraction | None:
+        """What the last rounding lost."""
+        return None if self.total is None or self.value is None else self.total - self.value
+
+    @property
+    def setters(self) -> tuple[Item, ...]:
+        """The terms that have the common exponent; none where that is the unit's floor."""
+        return tuple(x for x in self.items if self.sum and x.term.exponent == self.sum.top)
+
+    @property
+    def idle(self) -> bool:
+        """Whether no product came, and what was there stayed as it was: a block of padding."""
+        return not (any(x.count for x in self.items) or self.causes or self.cut or self.rounded)
+
+
+@dataclass(frozen=True)
+class MmaExplanation:
+    """What ``explain_mma`` found: ``str()`` draws it in 80 columns, notebooks show it as HTML, ``draw()`` as a picture.
+
+    a, b, c, scale_a, scale_b : codes as the instruction takes them, zeros filled in. count : the products given.
+    blocks : the chain, in order. exact : c and all products added with nothing lost; None where NaN or infinity is
+    among them. notes : what became of the numbers before the unit saw them. text : the expression, where one was typed.
+    """
+
+    model: Model
+    a: tuple[int, ...]
+    b: tuple[int, ...]
+    c: int
+    scale_a: tuple[int, ...]
+    scale_b: tuple[int, ...]
+    count: int
+    blocks: tuple[Block, ...]
+    exact: Fraction | None
+    notes: tuple[str, ...] = ()
+    text: str = ""
+
+    @property
+    def format(self) -> Format:
+        """The format of the result."""
+        return TYPES[self.model.d]
+
+    @property
+    def code(self) -> int:
+        return self.blocks[-1].code
+
+    @property
+    def value(self) -> Fraction | None:
+        """The result; None for NaN and infinity."""
+        return self.blocks[-1].value
+
+    @property
+    def nearest(self) -> int | None:
+        """The code of ``exact`` correctly rounded to the result's format."""
+        if self.exact is None:
+            return None
+        return round_rational(Rational(int(self.exact < 0), abs(self.exact.numerator), self.exact.denominator),
+                              self.format, Policy())  # fmt: skip
+
+    @property
+    def lost(self) -> Fraction | None:
+        """exact - value: what the blocks cut and what their roundings lost, together."""
+        return None if self.exact is None or self.value is None else self.exact - self.value
+
+    @property
+    def relative_error(self) -> Fraction | None:
+        """(value - exact) / exact; None where that is no number."""
+        return -self.lost / self.exact if self.exact and self.lost is not None else None
+
+    def __str__(self) -> str:
+        from numsim.show import mma_text, text  # drawing is floors above; only a call for a picture goes there
+
+        return text.plain(mma_text.explanation(self))
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(str(self))
+
+    def _repr_html_(self) -> str:
+        from numsim.show import mma_html
+
+        return mma_html.explanation(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, exact numbers as strings, for JSON."""
+        from numsim.show import mma_record
+
+        return mma_record.explanation_dict(self)
+
+    def draw(self, style: Literal["page", "slide"] = "page", theme: Literal["light", "dark"] = "light") -> Any:
+        """The picture of what is kept and what is cut, as a matplotlib figure."""
+        from numsim.show import mma_picture
+
+        return mma_picture.draw(self, style=style, theme=theme)
+
+
+# --- the front door ---------------------------------------------------------------------------------------------------
+def explain_mma(
+    a: Any, b: Any, c: Any = 0, *, chip: Any, instruction: str | None = None, format: Any = None, scale_a: Any = None,
+    scale_b: Any = None,
+) -> MmaExplanation:  # fmt: skip
+    """Explain how a chip's tensor core adds c and the products a[k] * b[k]: which bits are kept, and which are cut.
+
+    The code of the result is that of ``mma``.
+
+    Rules
+    -----
+    NaN, Inf, -0, subnormals, overflow : as in ``mma``; the record names the terms that make a result NaN or infinite.
+
+    Parameters
+    ----------
+    a, b : up to 1024 numbers each, as for ``numsim.encode``, rounded to the instruction's formats (a note says so where
+        that changes them); or codes: Arrays, or NumPy arrays of unsigned integers. Zeros fill the last instruction;
+        more than the instruction's K are a chain of instructions.
+    c : one number or code, in the instruction's c format.
+    chip, instruction : see ``numsim.tensorcore.get_model``; without ``instruction`` the chip's first one for operands
+        of ``format`` (None: that of Arrays, else FP16).
+    scale_a, scale_b : numbers or codes of the block scales, for instructions that have them; what is missing is 1.
+
+    Raises ``InputError`` for shapes, formats and numbers that do not fit.
+    Cost: some 20 microseconds a product. Source: see ``numsim chips CHIP``.
+
+    >>> e = explain_mma([1] + [2**-7] * 31, [1] + [2**-7] * 31, chip="h100", format="e4m3")
+    >>> float(e.value), float(e.exact), e.blocks[0].sum.top, e.blocks[0].setters[0].name
+    (1.0, 1.00189208984375, 0, 'k 0')
+    >>> e.blocks[0].items[1].lost  # of each of the 31: all
+    Fraction(1, 16384)
+    """
+    model = _model(chip, instruction, format, a, b)
+    notes: list[str] = []
+    as_format = None if format is None else get_format(format)
+    xs, ys = _codes(a, model.a, "a", notes, as_format), _codes(b, model.b, "b", notes, as_format)
+    if len(xs) != len(ys) or not 1 <= len(xs) <= MAX_PRODUCTS:
+        raise InputError(f"{len(xs)} numbers a and {len(ys)} numbers b: as many of each are needed, 1 to "
+                         f"{MAX_PRODUCTS}. {_EXAMPLE}")  # fmt: skip
+    start = _codes(c, model.c, "c", notes, None)
+    if len(start) != 1:
+        raise InputError(f"c has {len(start)} numbers: one result is explained at a time. {_EXAMPLE}")
+    count = len(xs)
+    filled = -count % model.k
+    scales = [_scales(s, model, count + filled, w, notes) for s, w in ((scale_a, "scale_a"), (scale_b, "scale_b"))]
+    warn_of(model)
+    x, y = (tuple(codes) + (0,) * filled for codes in (xs, ys))
+    blocks = tuple(_blocks(model, x, y, start[0], scales[0], scales[1]))
+    exact = _exact(model, x, y, start[0], scales[0], scales[1])
+    return MmaExplanation(model, x, y, start[0], scales[0], scales[1], count, blocks, exact, tuple(notes))
+
+
+def _blocks(
+    model: Model, a: Sequence[int], b: Sequence[int], c: int, scale_a: Sequence[int], scale_b: Sequence[int]
+) -> Iterator[Block]:
+    begun = c  # what an instruction began with: FP8 by way of FP16 adds it last
+    name = "acc" if model.unit.path == "fp8-as-fp16" else "c"
+    for link in block.chain(a, b, c, model, scale_a, scale_b):
+        if link.where:
+            yield _block(model, link, a, b, [(name, link.c, link.c_type)])
+        else:
+            yield _block(model, link, a, b, [("acc", link.c, link.c_type), ("c", begun, model.c)])
+            begun = link.code
+        name = "acc"
+
+
+def _block(model: Model, link: Link, a: Sequence[int], b: Sequence[int], others: list[tuple[str, int, str]]) -> Block:
+    """A link's terms, named; ``others`` are those that are no products."""
+    products = [block.multiply(block.operand(a[k], model.a), block.operand(b[k], model.b)) for k in link.where]
+    added = [block.operand(code, type_name) for _, code, type_name in others]
+    names = [*(f"k {k}" for k in link.where), *(name for name, _, _ in others)]
+    causes = tuple(
+        (name, x.special, f"{_word(a[k], model.a)} * {_word(b[k], model.b)}")
+        for name, k, x in zip(names, link.where, products, strict=False)
+        if x.special
+    ) + tuple((name, x.special, _word(code, t)) for (name, code, t), x in zip(others, added, strict=True) if x.special)
+    if link.sum and link.sum.special and not causes:
+        causes = (("a scale", "nan", "nan"),)
+    levels: tuple[tuple[Rational, ...], ...] = ()
+    sizes = [1] * len(products) + [0] * len(others)
+    if link.sum:
+        terms, kept = link.sum.terms, [Fraction(t) * Fraction(2) ** link.sum.unit for t in link.sum.aligned]
+        if model.unit.path == "groups":
+            names = [*(f"group {g}" for g in range(len(products) // 16)), *names[len(products) :]]
+            sizes = [16] * (len(products) // 16) + [0] * len(others)
+    else:
+        terms = tuple(_term(x, i) for i, x in enumerate((*products, *added)) if x.significand)
+        kept = [t.value for t in terms]
+        if model.unit.path == "pairwise" and not causes:
+            numbers = [[to_rational(x[k], TYPES[t]) for k in link.where] for x, t in ((a, model.a), (b, model.b))]
+            levels = tuple(map(tuple, cdna.levels(numbers[0], numbers[1], to_rational(link.c, FP32), model)))
+            kept = [_kept(t, levels[0]) for t in terms]
+    items = tuple(Item(names[t.source], sizes[t.source], t, x) for t, x in zip(terms, kept, strict=True))
+    zeros = sum(not (x.significand or x.special) for x in products)
+    return Block(model, link, items, zeros, causes, levels)
+
+
+def _term(x: Operand, source: int) -> Term:
+    return Term(x.significand, x.exponent - x.fraction_bits, x.exponent, source)
+
+
+def _kept(term: Term, products: Sequence[Rational]) -> Fraction:
+    """What CDNA2 adds: rounded products; a subnormal c counts as zero."""
+    if term.source == len(products):
+        return term.value if abs(term.value) >= FP32.least_normal else Fraction(0)
+    x = products[term.source]
+    return as_fraction(x) if x.denominator else term.value
+
+
+def _word(code: int, type_name: str) -> str:
+    """An operand as the unit reads it, in few characters."""
+    from numsim.show.numbers import value_text
+
+    return value_text(block.significant(code, type_name), TYPES[type_name], 6)
+
+
+def _exact(
+    model: Model, a: Sequence[int], b: Sequence[int], c: int, scale_a: Sequence[int], scale_b: Sequence[int]
+) -> Fraction | None:
+    def numbers(codes: Sequence[int], type_name: str) -> list[Rational]:
+        return [to_rational(block.significant(x, type_name), TYPES[type_name]) for x in codes]
+
+    parts = [numbers(a, model.a), numbers(b, model.b), numbers([c], model.c)]
+    scales = [numbers(s, model.scale) for s in (scale_a, scale_b) if model.scale]
+    if any(not x.denominator for part in (*parts, *scales) for x in part):
+        return None
+    total = as_fraction(parts[2][0])
+    for k, (x, y) in enumerate(zip(parts[0], parts[1], strict=True)):
+        product = as_fraction(x) * as_fraction(y)
+        for s in scales:
+            product *= as_fraction(s[k // model.scale_block])
+        total += product
+    return total
+
+
+# --- what is explained ------------------------------------------------------------------------------------------------
+def _model(chip: Any, instruction: str | None, format: Any, a: Any, b: Any) -> Model:
+    if instruction is None and not isinstance(chip, Model):
+        formats = [x.format if isinstance(x, Array) else get_format(format or FP16) for x in (a, b)]
+        return default_model(chip, formats[0], formats[1])
+    model = get_model(chip, instruction)
+    for type_name in (model.a, model.b):
+        if format is not None and get_format(format) not in (TYPES[type_name], word_format(type_name)):
+            raise InputError(f"format={short(str(format))}: {model} takes {type_name} ({TYPES[type_name].title}). "
+                             f"Example: format='{TYPES[type_name]}', or no format")  # fmt: skip
+    return model
+
+
+def _codes(x: Any, type_name: str, what: str, notes: list[str], format: Format | None) -> list[int]:
+    """Codes as the instruction takes them; numbers are rounded to its format first."""
+    if isinstance(x, Array) or (isinstance(x, (np.ndarray, np.generic)) and x.dtype.kind == "u"):
+        codes = operand_codes(x, type_name, what)
+        if codes.ndim > 1:
+            raise InputError(f"{what} of shape {codes.shape}: one result is explained at a time. {_EXAMPLE}")
+        codes_read = [int(code) for code in codes.ravel()]
+    else:
+        values = x if isinstance(x, Values) else as_values(x)
+        if len(values.shape) > 1 or values.size > MAX_PRODUCTS:
+            raise InputError(f"{what} of shape {values.shape}: one sum of up to {MAX_PRODUCTS} products is explained at"
+                             f" a time. {_EXAMPLE}")  # fmt: skip
+        words = type_name in IN_WORDS and format == FP32
+        target = FP32 if words else TYPES[type_name]
+        codes_read = _rounded(list(values), target, what, notes)
+        if type_name in IN_WORDS and not words:
+            codes_read = [code << 13 for code in codes_read]
+    if type_name in IN_WORDS and any(code & 0x1FFF for code in codes_read):
+        notes.append(f"{what}: the unit reads only the upper 19 bits of these FP32 words")
+    return codes_read
+
+
+def _rounded(values: list[Rational], format: Format, what: str, notes: list[str]) -> list[int]:
+    from numsim.show.numbers import digits_for, value_text
+    from numsim.show.numbers import short as short_number
+
+    if format.nan_code is None and NAN in values:
+        raise InputError(f"{what}: NaN has no code in {format}. {_EXAMPLE}")
+    codes = [round_rational(x, format, Policy()) for x in values]
+    changed = dict.fromkeys(
+        (x, code) for x, code in zip(values, codes, strict=True)
+        if x.denominator and (not (y := to_rational(code, format)).denominator or as_fraction(x) != as_fraction(y))
+    )  # fmt: skip
+    if changed:
+        x, code = next(iter(changed))
+        more = f" ({len(changed) - 1} more numbers are rounded, too)" if len(changed) > 1 else ""
+        written = short_number(as_fraction(x), digits_for(format))
+        notes.append(f"{what}: {written} is {value_text(code, format)} in {format.title}{more}")
+    return codes
+
+
+def _scales(x: Any, model: Model, k: int, what: str, notes: list[str]) -> tuple[int, ...]:
+    if not model.scale:
+        if x is not None:
+            raise InputError(f"{what}: {model} takes no block scales. numsim chips {model.chip} lists those that do.")
+        return ()
+    needed, format = k // model.scale_block, TYPES[model.scale]
+    found = [] if x is None else _codes(x, model.scale, what, notes, None)
+    if len(found) > needed:
+        raise InputError(f"{what} has {len(found)} numbers: {needed} are needed, one for {model.scale_block} products.")
+    if len(found) < needed:
+        notes.append(f"{what}: 1" if x is None else f"{what}: 1 from number {len(found)} on")
+    return (*found, *[round_rational(_ONE, format, Policy())] * (needed - len(found)))

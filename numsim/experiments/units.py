@@ -16,6 +16,7 @@ from numsim.formats import TF32, Format
 from numsim.machines.question import ask
 from numsim.random import keys
 from numsim.rounding import encode
+from numsim.tensorcore.chips import TITLES
 from numsim.tensorcore.models import TYPES, Model, word_format
 from numsim.tensorcore.names import chip_name, default_model
 
@@ -63,6 +64,15 @@ def check_chips(value: Any, example: str) -> list[str]:
     if not items:
         raise InputError(f"chips={short(value)}: names of chips are needed, see numsim chips. Example: {example}")
     return list(dict.fromkeys(chip_name(item) for item in items))
+
+
+def title(chip: str) -> str:
+    """A chip as its maker writes it.
+
+    >>> title("rtx4090"), title("mi300x")
+    ('RTX 4090', 'MI300X')
+    """
+    return TITLES[chip].partition(" (")[0]
 
 
 def find_unit(chip: str, format: Format, d: str = "f32") -> Model | None:

@@ -21,8 +21,18 @@ from numsim.experiments.experiment import (
     listed,
     percent,
 )
-from numsim.experiments.units import Floats, ask_unit, check_chips, find_unit, normal, operands, title, uniform
-from numsim.formats import E4M3, FP32, TF32, Format
+from numsim.experiments.units import (
+    IN_ORDER,
+    Floats,
+    ask_unit,
+    check_chips,
+    find_unit,
+    normal,
+    operands,
+    title,
+    uniform,
+)
+from numsim.formats import E4M3, FP16, FP32, TF32, Format
 from numsim.machines.question import ask
 from numsim.random import check_seed
 from numsim.rounding import round_to
@@ -30,7 +40,6 @@ from numsim.tensorcore.models import Model
 
 SHORTEST = 32  # products: one FP8 instruction of Hopper
 PROMOTED = 128  # after so many the chain starts again, as DeepSeek-V3 and cuBLASLt do it
-IN_ORDER = "FP32 in order"
 ASKED = ("h100", "b200")  # the chips of the question
 KINDS = {"normal": "normal numbers", "positive": "uniform numbers from [0, 1)"}
 _CHIPS = ("v100", "a100", "l40s", "h100", "b200")
@@ -215,10 +224,9 @@ def too_small(x: float) -> str:
     """A mean error as a sentence has it.
 
     >>> too_small(-0.127), too_small(1.5e-7), too_small(0.0)
-    ('13 % too small', '1.5e-07 too large', 'right')
+    ('13 % too small', '1.5e-05 % too large', 'right')
     """
-    size = percent(abs(x)) if abs(x) >= 1e-4 else _size(abs(x))
-    return f"{size} too {'small' if x < 0 else 'large'}" if x else "right"
+    return f"{100 * abs(x):.2g} % too {'small' if x < 0 else 'large'}" if x else "right"
 
 
 def _answer(small: Sequence[tuple[str, float, str]]) -> str:
@@ -240,33 +248,41 @@ def _findings(
     elif kept:
         found.append(f"The 31 terms of 2^-14 next to 1 survive on {listed(kept)}.")
     last = lengths[-1]
+    medians = {w: float(np.median(abs(e[-1]))) for w, e in errors["normal"].items()}
     for kind, ways in errors.items():
         for f in dict.fromkeys(w.format for w in ways):
             parts = []
             for w, e in ways.items():
                 if w.format == f and not w.promoted:
-                    told = _size(float(np.median(abs(e[-1])))) if kind == "normal" else too_small(float(e[-1].mean()))
-                    parts.append(f"{', '.join(w.chips)} {told}")
-            what = "half of the errors are above" if kind == "normal" else "on average the sum is"
-            found.append(f"{f.title}, {last} {KINDS[kind]}: {what}: {'; '.join(parts)}.")
-    if cure := worst(errors["positive"]):
+                    told = _size(medians[w]) if kind == "normal" else too_small(float(e[-1].mean()))
+                    parts.append(f"{listed(w.chips)} {told}")
+            what = "median of |error / sum|" if kind == "normal" else "the sums are on average"
+            found.append(f"{f.title}, {last} {KINDS[kind]}, {what}: {'; '.join(parts)}.")
+    by_chip = {name: x for w, x in medians.items() if (w.format, w.promoted) == (FP16, False) for name in w.chips}
+    if "V100" in by_chip and "H100" in by_chip and by_chip["V100"] < by_chip["H100"]:
+        found.append(
+            f"More kept bits need not help: the median is {_size(by_chip['V100'])} on V100 (23 bits), "
+            f"{_size(by_chip['H100'])} on H100 (25). A V100 cuts products, whose signs vary; bits beyond FP32's 23 are "
+            "cut from the sum after each block, always towards zero."
+        )
+    if cure := _worst(medians):
         plain, promoted = (errors["positive"][w] for w in cure)
         found.append(
-            f"With the chain promoted every {PROMOTED} terms, {cure[0].format.title} on {listed(cure[0].chips)} is "
+            f"With the chain promoted every {PROMOTED} terms, {cure[0].format.title} on {cure[0].chips[0]} is "
             f"{too_small(float(promoted[-1].mean()))} over {last} instead of {too_small(float(plain[-1].mean()))}: the "
             f"loss stays that of {PROMOTED} terms, {too_small(float(plain[lengths.index(PROMOTED)].mean()))}."
         )
     return found
 
 
-def worst(ways: dict[Way, Floats]) -> tuple[Way, Way] | None:
-    """The chain that drifts most, and the same one promoted."""
-    plain = [w for w in ways if not w.promoted and w.chips != (IN_ORDER,)]
-    for way in sorted(plain, key=lambda w: -abs(float(ways[w][-1].mean()))):
-        for other in ways:
-            if other.promoted and other.format == way.format and way.chips[0] in other.chips:
-                return way, other
-    return None
+def _worst(medians: dict[Way, float]) -> tuple[Way, Way] | None:
+    """The chain with the largest errors, and the same one promoted."""
+    ways = sorted((w for w in medians if w.chips != (IN_ORDER,)), key=lambda w: -medians[w])
+    return next(
+        ((w, other) for w in ways for other in ways
+         if not w.promoted and other.promoted and w.format == other.format and w.chips[0] in other.chips),
+        None,
+    )  # fmt: skip
 
 
 def _draw(result: Result, style: str) -> Any:
@@ -289,16 +305,16 @@ EXPERIMENT = Experiment(
     ),
     wrong_guess="1.00189208984375 on H100, 1.00189208984375 on B200",
     why_wrong=(
-        "FP32 would hold the sum, and adding in FP32 one after another gives it. But the FP8 unit of Hopper keeps only 13 "
-        "fraction bits below the largest product of a block: each 2^-14 next to 1 is cut to zero before it is added, "
-        "and 31 times zero is zero. Blackwell keeps 25."
+        "FP32 would hold the sum, and adding in FP32 one after another gives it. But the FP8 unit of Hopper keeps only "
+        "13 fraction bits below the largest product of a block: each 2^-14 next to 1 is cut to zero before it is "
+        "added, and 31 times zero is zero. Blackwell keeps 25."
     ),
     explanation=(
         "Ada and Hopper align FP8 products to the largest exponent, keep 13 fraction bits and give 13 to the next "
         "instruction: the same fact is known as 14 bits (with the leading 1) and as FP22 (a sign, 8 exponent and 13 "
         "fraction bits). "
-        "What is cut is cut towards zero, so sums of positive terms come out too small, and the more so the longer they "
-        "are, for each term is cut at the last bit of an ever larger sum; rounding to nearest has no such drift. "
+        "What is cut is cut towards zero, so sums of positive terms come out too small, and the more so the longer "
+        "they are, for each term is cut at the last bit of an ever larger sum; rounding to nearest has no such drift. "
         "The cure in software is to begin again from zero every 128 terms and to add the pieces up in FP32 proper, as "
         "DeepSeek-V3 does; Blackwell needs none."
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 from operator import mul
-from string import ascii_uppercase as LETTERS
+from string import ascii_uppercase
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,12 +17,13 @@ from numsim.experiments.experiment import (
     Result,
     Session,
     Table,
+    cell,
     check_formats,
     check_whole,
     listed,
     percent,
 )
-from numsim.experiments.units import Floats, ask_unit, check_chips, find_unit, normal, operands, title
+from numsim.experiments.units import IN_ORDER, Floats, ask_unit, check_chips, find_unit, normal, operands, title
 from numsim.formats import FP32, TF32, Format
 from numsim.machines.question import ask
 from numsim.random import check_seed
@@ -31,7 +32,7 @@ from numsim.tensorcore.names import CHIPS
 
 ASKED = ("v100", "a100", "h100", "b200")  # the chips of the question
 STEP = 32  # products of the longest instruction here
-IN_ORDER, ROUNDED = "FP32 in order", "exact, rounded once"
+ROUNDED = "exact, rounded once"
 _EXAMPLE = 'numsim.experiments.run("chips", chips=["a100", "h100"])'
 _ANSWERS = ("all of them", "more than half", "less than half", "none")
 
@@ -81,15 +82,15 @@ def run(
                 ("", "the same bits on", "right", "median", "most", "short"),
                 tuple(
                     (letter, str(g), percent(_same(g, found[-1])), *(_ulps(x) for x in _errors(g)), percent(_short(g)))
-                    for letter, g in zip(LETTERS, found, strict=False)
+                    for letter, g in zip(ascii_uppercase, found, strict=False)
                 ),
             ),
             Table(
                 f"{f.title}: share of the {outputs} outputs in which two differ",
-                ("", *(letter for letter, _ in zip(LETTERS, found, strict=False))),
+                ("", *(letter for letter, _ in zip(ascii_uppercase, found, strict=False))),
                 tuple(
                     (letter, *("-" if g is h else percent(1 - _same(g, h)) for h in found))
-                    for letter, g in zip(LETTERS, found, strict=False)
+                    for letter, g in zip(ascii_uppercase, found, strict=False)
                 ),
             ),
         ]
@@ -170,8 +171,8 @@ def _short(g: Group) -> float:
     return float(np.mean((g.errors * np.sign(values) < 0)[inexact])) if inexact.any() else 0.0
 
 
-def _ulps(x: float) -> float:
-    return float(f"{x:.2g}")
+def _ulps(x: float) -> int | float | str:
+    return cell(x, 2) if x < 10 else round(x)
 
 
 def _agreeing(groups: Sequence[Group]) -> tuple[list[str], int, int] | None:
@@ -226,8 +227,9 @@ def _draw(result: Result, style: str) -> Any:
 EXPERIMENT = Experiment(
     name="chips",
     question=(
-        "The same FP16 matrices (32 x 64 times 64 x 32, normal numbers) go through the tensor cores of a V100, an A100, "
-        "an H100 and a B200, all with FP32 accumulation. How many of the 1024 results have the same bits on all four?"
+        "The same FP16 matrices (32 x 64 times 64 x 32, normal numbers) go through the tensor cores of a V100, an "
+        "A100, an H100 and a B200, all with FP32 accumulation. How many of the 1024 results have the same bits on all "
+        "four?"
     ),
     choices=_ANSWERS,
     wrong_guess="all of them",
@@ -237,8 +239,8 @@ EXPERIMENT = Experiment(
         "same numbers."
     ),
     explanation=(
-        "Each chip cuts products to its own number of bits and begins its blocks at its own places, so results differ in "
-        "the last bits, though each chip by itself always gives the same. "
+        "Each chip cuts products to its own number of bits and begins its blocks at its own places, so results differ "
+        "in the last bits, though each chip by itself always gives the same. "
         "Chips of one generation agree to the bit, and often two generations do. "
         "A difference in the last bit is no fault of either; it only means that bits can be compared within a group "
         "and not across, and that a test against another chip needs a tolerance, or an emulator."

@@ -18,7 +18,7 @@ from numsim.experiments.experiment import (
     check_whole,
     listed,
 )
-from numsim.experiments.units import ask_unit, check_chips, find_unit, operands, title
+from numsim.experiments.units import IN_ORDER, ask_unit, check_chips, find_unit, operands, title
 from numsim.formats import FP16, FP32, TF32, Format, get_format
 from numsim.machines.question import ask
 from numsim.tensorcore.models import Model
@@ -109,7 +109,7 @@ def _in_order(session: Session, terms: int) -> Row | None:
         session.ask(ask("sum", [FP32], FP32, [operands(np.hstack(order), FP32)]))
         for order in ([ones, small], [small, ones])
     ]
-    return None if sums[0] is None or sums[1] is None else Row("FP32 in order", sums[0].tolist(), sums[1].tolist())
+    return None if sums[0] is None or sums[1] is None else Row(IN_ORDER, sums[0].tolist(), sums[1].tolist())
 
 
 def _on_chip(session: Session, chip: str, terms: int) -> Row | None:
@@ -163,7 +163,7 @@ def _sum(code: int) -> str:
 def _answer(rows: Sequence[Row]) -> str:
     """What FP32, the V100 and the A100 made of it; where one is missing, what the first three made, with names."""
     sums = {r.name: _sum(r.first[POWERS.index(ASKED)]) for r in rows}
-    wanted = ["FP32 in order", "V100", "A100"]
+    wanted = [IN_ORDER, "V100", "A100"]
     if set(wanted) <= set(sums):
         return ", ".join(sums[name] for name in wanted)
     return "; ".join(f"{name}: {x}" for name, x in [*sums.items()][:3]) or "not answered by this machine"
@@ -176,7 +176,7 @@ def _findings(rows: Sequence[Row], limits: dict[str, dict[Format, str | None]], 
     for r in rows:
         if not r.evidence:
             found.append(
-                f"FP32 in order: from 1 on, {terms} terms of 2^-{ASKED} give {_sum(r.first[asked])}; with the 1 added "
+                f"{IN_ORDER}: from 1 on, {terms} terms of 2^-{ASKED} give {_sum(r.first[asked])}; with the 1 added "
                 f"last, {_sum(r.other[asked])}. The same numbers, another order."
             )
     for p in (ASKED, ASKED + 1):
@@ -231,15 +231,15 @@ EXPERIMENT = Experiment(
     ),
     wrong_guess="1, 1, 1",
     why_wrong=(
-        "Added one at a time, each 2^-24 is half of FP32's last place: a tie, and the even neighbour is 1. But a tensor "
-        "core does not add one at a time: it aligns a block of products with c, cuts each below its last kept bit, and "
-        "adds what is left exactly. The A100 keeps one bit more than FP32 has, so eight halves become four."
+        "Added one at a time, each 2^-24 is half of FP32's last place: a tie, and the even neighbour is 1. But a "
+        "tensor core does not add one at a time: it aligns a block of products with c, cuts each below its last kept "
+        "bit, and adds what is left exactly. The A100 keeps one bit more than FP32 has, so eight halves become four."
     ),
     explanation=(
-        "A tensor core keeps F fraction bits below the largest exponent of a block: 23 on Volta, 24 from Turing to Ada, "
-        "25 on Hopper and Blackwell, and 13 for FP8 on Ada and Hopper. "
-        "What lies below is cut off from each product alone, towards zero and without a trace, so eight small products "
-        "can be lost together though their sum is not small. "
+        "An NVIDIA tensor core keeps F fraction bits below the largest exponent of a block: 23 on Volta, 24 from "
+        "Turing to Ada, 25 on Hopper and Blackwell, and 13 for FP8 on Ada and Hopper. "
+        "What lies below is cut off from each product alone, towards zero and without a trace, so eight small "
+        "products can be lost together though their sum is not small. "
         'So "FP32 accumulation" names the format of the result, not one arithmetic: how many products make a '
         "block, how many bits survive, and where the 1 stands all change the sum."
     ),

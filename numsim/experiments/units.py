@@ -21,6 +21,7 @@ from numsim.tensorcore.models import TYPES, Model, word_format
 from numsim.tensorcore.names import chip_name, default_model
 
 Floats = npt.NDArray[np.float64]
+IN_ORDER = "FP32 in order"  # without a tensor core: one addition after another, each rounded to nearest
 
 
 # --- numbers ----------------------------------------------------------------------------------------------------------

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
 from numsim.experiments.blocks import IN_ORDER, ONES, Steps, falling, saved
 from numsim.experiments.experiment import Result
+from numsim.experiments.tf32 import WAYS, cut_or_rounded, split
 from numsim.show.style import (
     BLACK,
     BLUE,
+    GREEN,
     GREY,
+    PALE,
     VERMILLION,
     Picture,
     check_style,
     headline,
+    ink,
     new_picture,
     power,
     settings,
@@ -106,3 +111,70 @@ def _panel(axes: Axes, name: str, s: Steps) -> None:
     axes.set_title(f"{name}: {s.products} products {power(-s.size)}", fontweight="normal")
     axes.set_xlabel(f"(c - 1) / {power(-s.last)}")
     axes.set_ylabel(f"(sum - 1) / {power(-s.last)}")
+
+
+# --- tf32 -------------------------------------------------------------------------------------------------------------
+def tf32(result: Result, style: str = "page") -> Drawn:
+    """Errors of single TF32 products, cut and rounded; errors of products put together from several."""
+    with settings(check_style(style)):
+        drawn = [_cut_or_rounded(result, style)] if result.series["relative"] else []
+        return drawn + ([_ways(result, style)] if drawn else [])
+
+
+def _cut_or_rounded(result: Result, style: str) -> tuple[str, Picture, str]:
+    relative = {way: 100 * np.array(errors) for way, errors in result.series["relative"].items()}
+    low, high = min(x.min() for x in relative.values()), max(x.max() for x in relative.values())
+    margin = 0.04 * (high - low)
+    edges = np.linspace(low - margin, high + margin, 81)
+    figure = new_picture(style, 0.5)
+    grid = figure.subplots(len(relative), 1, sharex=True, squeeze=False)[:, 0]
+    for axes, (way, errors), color in zip(grid, relative.items(), (VERMILLION, BLUE, GREEN), strict=True):
+        axes.hist(errors, edges, color=color)
+        axes.axvline(0, color=BLACK, linewidth=1)
+        axes.set_ylabel(way.replace(", ", ",\n"), rotation=0, ha="right", va="center", color=ink(color))
+        axes.spines["left"].set_visible(False)
+        ticks(axes.yaxis, [], [])
+    grid[-1].set_xlim(edges[0], edges[-1])
+    grid[-1].set_xlabel("relative error of a result, in percent")
+    finding = cut_or_rounded(_by_way(result), result.series["main"])
+    parameters = result.parameters
+    below = (
+        f"Histograms of the {parameters['size'] ** 2} results of a product of matrices with numbers from [0, 1), "
+        f"{parameters['k']} products each. The black line is no error."
+    )
+    headline(figure, finding, below)
+    return "tf32", figure, f"{finding}. Three histograms of relative errors, one below the other."
+
+
+def _by_way(result: Result) -> dict[str, float]:
+    """Gains."""
+    return {way: pair[0][0] for who, way, *pair in result.series["errors"] if who == result.series["main"]}
+
+
+def _ways(result: Result, style: str) -> tuple[str, Picture, str]:
+    main = result.series["main"]
+    rows = {way: [e[1] for e in pair] for who, way, *pair in result.series["errors"] if who in (main, IN_ORDER)}
+    rows = {way: rows[way] for way in [*WAYS, IN_ORDER] if way in rows}
+    figure = new_picture(style, 0.6)
+    axes = figure.subplots()
+    kinds = (("from [0, 1)", BLUE, "o", BLUE), ("normal", VERMILLION, "D", "white"))
+    for i, (label, color, marker, fill) in enumerate(kinds):
+        axes.plot(
+            [pair[i] for pair in rows.values()], range(len(rows)), color=color, linestyle="none", marker=marker,
+            markerfacecolor=fill, label=label, zorder=4 - i,
+        )  # fmt: skip
+    for y in range(0, len(rows), 2):
+        axes.axhspan(y - 0.5, y + 0.5, color=PALE, alpha=0.55, linewidth=0, zorder=0)
+    axes.set_xscale("log")
+    ticks(axes.xaxis, [10.0**e for e in range(-1, 5)], ["0.1", "1", "10", "100", "1000", "10 000"])
+    ticks(axes.yaxis, range(len(rows)), list(rows))
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.set_xlabel(f"mean error, in units of {power(-24)} of the product of the magnitudes")
+    axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), frameon=False, ncols=2)
+    finding = split({way: pair[0] for way, pair in rows.items()}, main)
+    below = (
+        "3xTF32 takes each number as two TF32 parts, BF16x3, x6 and x9 as two or three BF16 parts; outside: the "
+        "results of single instructions are added in FP32."
+    )
+    headline(figure, finding, below)
+    return "tf32-split", figure, f"{finding}. A chart of mean errors, one row for each of {len(rows)} ways to multiply."

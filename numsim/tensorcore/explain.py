@@ -382,8 +382,10 @@ def _rounded(values: list[Rational], format: Format, what: str, notes: list[str]
     )  # fmt: skip
     if changed:
         x, code = next(iter(changed))
-        more = f" ({len(changed) - 1} more numbers are rounded, too)" if len(changed) > 1 else ""
-        written = short_number(as_fraction(x), digits_for(format))
+        more = f"; {len(changed) - 1} more are rounded" if len(changed) > 1 else ""
+        exact = as_fraction(x)
+        near = exact.numerator / exact.denominator if abs(exact) < 2**1000 else 0.0
+        written = repr(near) if Fraction(near) == exact else short_number(exact, digits_for(format))
         notes.append(f"{what}: {written} is {value_text(code, format)} in {format.title}{more}")
     return codes
 

@@ -36,6 +36,7 @@ def add(subparsers: Any) -> None:
             "numsim run casts --machine numpy",
             "numsim run underflow --ask",
             "numsim run swamping --format e4m3,e5m2 --set terms=64",
+            "numsim run kept-bits --chip v100,a100,h100",
             "numsim run master-weights --student s123456",
             "numsim run --against h100.npz          (a recording: numsim record)",
         ],
@@ -57,6 +58,7 @@ def add_names(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(list_experiments()))
     parser.add_argument("--size", choices=results.SIZES, default="lecture", help="lecture (default) or full")
     parser.add_argument("--format", metavar="NAMES", help="the formats to run them with, as in --format fp16,bf16")
+    parser.add_argument("--chip", metavar="NAMES", help="the chips to model, as in --chip a100,h100")
     parser.add_argument("--set", metavar="NAME=VALUE", action="append", default=[],
                         help="another parameter, see numsim experiments NAME")  # fmt: skip
     parser.add_argument("--seed", metavar="N", type=_seed, help="for experiments that draw random numbers")
@@ -85,8 +87,9 @@ def choose(args: argparse.Namespace) -> list[tuple[Experiment, dict[str, Any]]]:
         if args.names and seed is not None and "seed" not in e.defaults:
             _output.warn(f"{e.name} draws no random numbers: a seed changes nothing")
     given = dict(_setting(text) for text in args.set)
-    if args.format is not None:
-        given["formats"] = args.format.split(",")
+    for parameter, names in (("formats", args.format), ("chips", args.chip)):
+        if names is not None:
+            given[parameter] = names.split(",")
     for name in given:
         if not any(name in e.defaults for e in experiments.values()):
             known = "; ".join(f"{e.name} has {', '.join(e.defaults)}" for e in experiments.values())

@@ -14,16 +14,20 @@ _MODULES = {
     "underflow": "numsim.experiments.underflow",
     "master-weights": "numsim.experiments.master_weights",
     "casts": "numsim.experiments.casts",
+    "accumulator": "numsim.experiments.accumulator",
+    "kept-bits": "numsim.experiments.kept_bits",
+    "chips": "numsim.experiments.chips",
 }
 _HINTS = {"sum": "swamping", "sums": "swamping", "gradients": "underflow", "loss-scaling": "underflow",
-          "masters": "master-weights", "weights": "master-weights", "rounding": "casts", "cast": "casts"}  # fmt: skip
+          "masters": "master-weights", "weights": "master-weights", "rounding": "casts", "cast": "casts",
+          "fp22": "accumulator", "promotion": "accumulator", "bits": "kept-bits", "chip": "chips"}  # fmt: skip
 
 
 def list_experiments() -> tuple[str, ...]:
     """The names of all experiments, in the order in which they are run.
 
     >>> list_experiments()
-    ('swamping', 'underflow', 'master-weights', 'casts')
+    ('swamping', 'underflow', 'master-weights', 'casts', 'accumulator', 'kept-bits', 'chips')
     """
     return tuple(_MODULES)
 

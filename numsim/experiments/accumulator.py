@@ -16,7 +16,6 @@ from numsim.experiments.experiment import (
     Session,
     Table,
     cell,
-    check_formats,
     check_whole,
     listed,
     percent,
@@ -26,13 +25,14 @@ from numsim.experiments.units import (
     Floats,
     ask_unit,
     check_chips,
+    check_multiplied,
     find_unit,
     normal,
     operands,
     title,
     uniform,
 )
-from numsim.formats import E4M3, FP16, FP32, TF32, Format
+from numsim.formats import E4M3, FP16, FP32, Format
 from numsim.machines.question import ask
 from numsim.random import check_seed
 from numsim.rounding import round_to
@@ -77,10 +77,7 @@ def run(
     longest = check_whole("longest", longest, PROMOTED, 16_384, 'numsim.experiments.run("accumulator", longest=1024)')
     outputs = check_whole("outputs", outputs, 4, 256, 'numsim.experiments.run("accumulator", outputs=16)')
     seed = check_seed(seed)
-    chosen = check_formats(
-        "formats", formats, lambda f: f.signed and f.zero and f.bits <= TF32.bits,
-        "formats that tensor cores multiply are needed", "formats=['e4m3', 'fp16']",
-    )  # fmt: skip
+    chosen = check_multiplied(formats, "formats=['e4m3', 'fp16']")
     lengths = [n for i in range(20) if (n := SHORTEST << i) <= longest]
     small = _small_terms(session, list(dict.fromkeys([*ASKED, *chips])))
     errors = {

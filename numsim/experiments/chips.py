@@ -18,13 +18,22 @@ from numsim.experiments.experiment import (
     Session,
     Table,
     cell,
-    check_formats,
     check_whole,
     listed,
     percent,
 )
-from numsim.experiments.units import IN_ORDER, Floats, ask_unit, check_chips, find_unit, normal, operands, title
-from numsim.formats import FP32, TF32, Format
+from numsim.experiments.units import (
+    IN_ORDER,
+    Floats,
+    ask_unit,
+    check_chips,
+    check_multiplied,
+    find_unit,
+    normal,
+    operands,
+    title,
+)
+from numsim.formats import FP32, Format
 from numsim.machines.question import ask
 from numsim.random import check_seed
 from numsim.rounding import encode, round_to
@@ -68,10 +77,7 @@ def run(
     if k % STEP:
         raise InputError(f"k={k}: a multiple of {STEP} is needed, whole instructions on every chip. Example: k=256")
     seed = check_seed(seed)
-    chosen = check_formats(
-        "formats", formats, lambda f: f.signed and f.zero and f.bits <= TF32.bits,
-        "formats that tensor cores multiply are needed", "formats=['fp16', 'bf16']",
-    )  # fmt: skip
+    chosen = check_multiplied(formats, "formats=['fp16', 'bf16']")
     groups = {f: found for f in chosen if (found := _groups(session, f, chips, size, k, seed))}
     outputs = size * size
     tables: list[Table] = []

@@ -14,12 +14,11 @@ from numsim.experiments.experiment import (
     Session,
     Table,
     cell,
-    check_formats,
     check_whole,
     listed,
 )
-from numsim.experiments.units import IN_ORDER, ask_unit, check_chips, find_unit, operands, title
-from numsim.formats import FP16, FP32, TF32, Format, get_format
+from numsim.experiments.units import IN_ORDER, ask_unit, check_chips, check_multiplied, find_unit, operands, title
+from numsim.formats import FP16, FP32, Format, get_format
 from numsim.machines.question import ask
 from numsim.tensorcore.models import Model
 from numsim.tensorcore.names import CHIPS
@@ -54,10 +53,7 @@ def run(
     """
     chips = check_chips(chips, _EXAMPLE)
     terms = check_whole("terms", terms, 2, 64, 'numsim.experiments.run("kept-bits", terms=16)')
-    chosen = check_formats(
-        "formats", formats, lambda f: f.signed and f.zero and f.bits <= TF32.bits,
-        "formats that tensor cores multiply are needed", "formats=['fp16', 'e4m3']",
-    )  # fmt: skip
+    chosen = check_multiplied(formats, "formats=['fp16', 'e4m3']")
     rows = [row for row in [_in_order(session, terms), *(_on_chip(session, c, terms) for c in chips)] if row]
     limits = {c: {f: _limit(session, c, f, terms) for f in chosen} for c in chips}
     limits = {c: found for c, found in limits.items() if any(found.values())}

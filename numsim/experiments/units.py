@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from numsim.codes import Codes, code_dtype
 from numsim.errors import InputError, short
-from numsim.experiments.experiment import Session
+from numsim.experiments.experiment import Session, check_formats
 from numsim.formats import TF32, Format
 from numsim.machines.question import ask
 from numsim.random import keys
@@ -65,6 +65,13 @@ def check_chips(value: Any, example: str) -> list[str]:
     if not items:
         raise InputError(f"chips={short(value)}: names of chips are needed, see numsim chips. Example: {example}")
     return list(dict.fromkeys(chip_name(item) for item in items))
+
+
+def check_multiplied(value: Any, example: str) -> list[Format]:
+    """A parameter that names formats of which some tensor core has products and FP32 sums."""
+    rule = "formats that tensor cores multiply, of at most 19 bits, are needed"
+    known = [f for f in TYPES.values() if f.signed and f.bits <= TF32.bits]
+    return check_formats("formats", value, lambda f: f in known, rule, example)
 
 
 def title(chip: str) -> str:

@@ -190,8 +190,8 @@ def _survivors(result: Result, style: str) -> tuple[str, Picture, str]:
         if name != IN_ORDER:
             seen = [power(-p) for p, x in zip(powers, counts, strict=True) if x]
             groups.setdefault(seen[-1] if seen else "nothing shown", []).append(name)
-    counting = "; ".join(f"{p} on {listed(names)}" for p, names in groups.items())
-    finding = f"Next to c = 1, the smallest of which {terms} equal FP16 products still count: {counting}"
+    counting = "; at ".join(f"{p} on {listed(names)}" for p, names in groups.items())
+    finding = f"{terms} equal FP16 products added to c = 1 still count at {counting}"
     headline(
         figure, finding,
         f"How many of the {terms} terms the FP32 result holds. *: c is 0, and the last terms may fall into the next "
@@ -215,7 +215,7 @@ def _pairs(format: str, data: dict[str, Any], style: str, number: int) -> tuple[
     figure = new_picture(style, (len(names) * 3.0 * size / 72 + 13 * size / 72) / width(style))
     axes = figure.subplots()
     shares = [[n / data["outputs"] for n in row] for row in data["differ"]]
-    cells = [[(x, "same" if i == j else percent(x)) for j, x in enumerate(row)] for i, row in enumerate(shares)]
+    cells = [[(0.6 * x, "same" if i == j else percent(x)) for j, x in enumerate(row)] for i, row in enumerate(shares)]
     _cells(axes, cells)
     ticks(axes.yaxis, range(len(names)), names)
     axes.xaxis.tick_top()

@@ -16,6 +16,15 @@ def test_parameters_reach_the_experiment_and_its_file(tmp_path, capsys):
     assert main(["check", str(tmp_path / "swamping.json")]) == 0
 
 
+def test_chips_reach_the_experiment(tmp_path, capsys):
+    words = ["run", "kept-bits", "--chip", "H200,NVIDIA A100", "--json", "--against", "numpy", "--out", str(tmp_path)]
+    assert main(words) == 0
+    (result,) = json.loads(capsys.readouterr().out)["results"]
+    assert result["parameters"]["chips"] == ["h200", "a100"]
+    assert [row[0] for row in result["series"]["rows"]] == ["FP32 in order", "H200", "A100"]
+    assert result["answer"] == "FP32 in order: 1; H200: 1 + 4 x 2^-23; A100: 1 + 4 x 2^-23"
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -24,6 +33,8 @@ def test_parameters_reach_the_experiment_and_its_file(tmp_path, capsys):
         (["swamping", "--set", "terms"], "a name and a value"),
         (["swamping", "--set", "terms=many"], "a whole number"),
         (["casts", "--set", "terms=64"], "casts has formats"),
+        (["casts", "--chip", "h100"], "no experiment here has a parameter 'chips'"),
+        (["kept-bits", "--chip", "h300"], "unknown chip 'h300': did you mean"),
     ],
 )
 def test_wrong_parameters(words, message, tmp_path, capsys):

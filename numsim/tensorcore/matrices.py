@@ -3,13 +3,16 @@
 What ``matmul`` does, in this order; every step can be left out:
 
 1. K is padded with zeros to whole instructions. TF32 operands are truncated by the unit, or rounded first (``tf32``).
-2. K is cut into ``split_k`` contiguous parts. Each is a chain: C (or zero) -> instruction -> instruction -> ..., K in
-   index order. With ``promote=n`` the chain starts again from zero every n elements of K, and the results of these
-   pieces are added up in FP32.
-3. The parts' results are rounded to ``partials`` and added up in FP32, one after the other or in pairs.
-4. The epilogue, in FP32: alpha times the result plus beta times C, then one rounding to ``output``.
+2. K is cut into ``split_k`` contiguous parts of whole instructions, as equal as can be. Each is a chain: zero (the
+   first part: C) -> instruction -> instruction -> ..., K in index order. With ``promote=n`` the chain starts again from
+   zero every n elements of its part, and the results of these pieces are added, one after the other, to an FP32 sum
+   that starts at zero (the first part: C).
+3. The parts' results are rounded to ``partials`` and added up in FP32, one after the other or in pairs (of neighbours;
+   the last one waits where their number is odd).
+4. The epilogue: alpha times the result plus beta times C, then one rounding to ``output``.
 
-Every operation of steps 2 to 4 is rounded to the nearest FP32 number; alpha * result + (beta * C) is fused.
+Apart from the instructions' own arithmetic, every operation is rounded to the nearest FP32 number, ties to even, with
+subnormal numbers kept; alpha * result + (beta * C) is fused.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ from numsim.errors import InputError, short
 from numsim.formats import FP32, TF32, Format, get_format
 from numsim.rounding import Overflow, Policy, Rounding, convert, encode
 from numsim.tensorcore.models import IN_WORDS, TYPES, Model
-from numsim.tensorcore.products import model_of, operand_codes, scale_codes, twin, warn_of
+from numsim.tensorcore.products import check_threads, model_of, operand_codes, scale_codes, twin, warn_of
 
 Tf32 = Literal["truncate", "nearest-away", "nearest-even"]
 Words = npt.NDArray[Any]
@@ -59,20 +62,26 @@ def matmul(
 ) -> Any:
     """A @ B + C as a kernel on the chip computes it that walks K upwards, one instruction after another.
 
-    Rules: as for ``mma``; -0, subnormals and overflow of the epilogue as in ``numsim.encode``.
+    Rules
+    -----
+    NaN : the chip's one NaN in every format that a NaN passes through; the largest number where ``output`` has none.
+    Inf, -0, subnormals : in the chains as for ``mma``; in steps 3 and 4 as IEEE 754 has them.
+    overflow : in the chains as for ``mma``; of the last rounding as ``overflow`` says, see ``numsim.encode``.
 
     Parameters
     ----------
     A, B : codes (..., M, K) and (..., K, N), or Arrays; with ``transpose_a`` (..., K, M), ``transpose_b`` (..., N, K).
-    C : codes (..., M, N) in the instruction's c format, where the chain starts; None is +0. With ``beta`` it is FP32
-        and enters in the epilogue instead.
+    C : codes (..., M, N), or of a shape that broadcasts to it such as (N,), in the instruction's c format: where the
+        chain starts, so that ``alpha`` scales it, too. None is +0. With ``beta`` it is FP32 and enters in the epilogue.
     chip, instruction : see ``numsim.tensorcore.get_model``; for Arrays the instruction can be left out.
-    scale_a, scale_b : codes (..., M, K / block) and (..., K / block, N) of the block scales (not transposed).
+    scale_a, scale_b : codes (..., M, ceil(K / block)) and (..., ceil(K / block), N) of the block scales, also where A
+        and B are passed transposed.
     tf32 : what happens to FP32 words before a TF32 instruction: "truncate" (the unit itself), "nearest-away"
         (cvt.rna.tf32) or "nearest-even".
     promote : restart the chain every so many elements of K and add its results up in FP32 (DeepSeek-V3: 128).
-    split_k, partials, combine : parts of K, the format of their results, and the order in which those are added.
-    alpha, beta : of the epilogue: fma(alpha, result, beta * C), in FP32.
+    split_k, partials, combine : parts of K; where there are several, the format of their results, and the order in
+        which those are added.
+    alpha, beta : numbers of the epilogue, rounded to FP32: fma(alpha, result, beta * C); None: 1, and no C.
     output, overflow : format of the result, and what becomes of numbers beyond it; None: d's format.
     threads : how many; None for all cores. The result does not depend on it.
 
@@ -91,8 +100,9 @@ def matmul(
     scales = scale_codes(scale_a, model, "scale_a"), scale_codes(scale_b, model, "scale_b")
     shape, k = _result_shape(a, b), a.shape[-1]
     _check_options(model, k, tf32, promote, split_k, combine, alpha, beta, C, threads)
-    target = TYPES[model.d] if output is None else get_format(output)
-    between = get_format(partials)
+    _check_scales(a, b, *scales, model)
+    target, between = TYPES[model.d] if output is None else get_format(output), get_format(partials)
+    last, factors = Policy(overflow=overflow, nan="max"), (_factor(alpha, "alpha"), _factor(beta, "beta"))
     zero = np.zeros(shape, code_dtype(TYPES[model.c]))
     c = zero if C is None else _start(C, "f32" if beta is not None else model.c, shape)
     warn_of(model)
@@ -109,9 +119,10 @@ def matmul(
         parts = [a[..., here], b[..., here, :], start, *scales]
         return _batched(product, parts, model, threads)
 
-    result = _parts(chain, a.shape[-1], zero if beta is not None else c, model, promote, split_k, between, combine)
-    if alpha is not None or beta is not None or output is not None:
-        result = _epilogue(result, None if beta is None else c, TYPES[model.d], alpha, beta, target, overflow)
+    start = zero if beta is not None else c
+    result, format = _parts(chain, a.shape[-1], start, model, promote, split_k, between, combine)
+    if factors != (None, None) or format != target:
+        result = _epilogue(result, c, format, *factors, target, last)
     if not is_nan_free(result, target):
         result = with_nan_of(model, result, target)
     if not (isinstance(A, Array) and isinstance(B, Array)):
@@ -126,8 +137,8 @@ def matmul(
 def _parts(
     chain: Any, k: int, start: Words, model: Model, promote: int | None, split_k: int, partials: Format,
     combine: str,
-) -> Words:  # fmt: skip
-    """Steps 2 and 3: the chains, and the sums of their results."""
+) -> tuple[Words, Format]:  # fmt: skip
+    """Steps 2 and 3: the chains, and the sums of their results; in which format those are."""
     d = TYPES[model.d]
     tiles = k // model.k
     bounds = [tiles * i // split_k * model.k for i in range(split_k + 1)]
@@ -142,9 +153,9 @@ def _parts(
                 piece = chain(at, min(at + promote, end), np.zeros_like(c))
                 total = _plus(total, convert(piece, d, FP32, Policy()))
         totals.append(total)
-    if split_k == 1:
-        return totals[0] if promote is None else convert(totals[0], FP32, d, Policy())
     own = d if promote is None else FP32
+    if split_k == 1:
+        return totals[0], own
     totals = [convert(convert(t, own, partials, Policy()), partials, FP32, Policy()) for t in totals]
     while len(totals) > 1:
         if combine == "serial":
@@ -152,7 +163,7 @@ def _parts(
         else:
             pairs = [_plus(x, y) for x, y in zip(totals[::2], totals[1::2], strict=False)]
             totals = pairs + totals[len(pairs) * 2 :]
-    return convert(totals[0], FP32, d, Policy())
+    return totals[0], FP32
 
 
 def _plus(x: Words, y: Words) -> Words:
@@ -160,18 +171,16 @@ def _plus(x: Words, y: Words) -> Words:
 
 
 def _epilogue(
-    result: Words, late: Words | None, d: Format, alpha: float | None, beta: float | None,
-    target: Format, overflow: Overflow,
-) -> Words:  # fmt: skip
-    """Step 4."""
-    y, d = (convert(result, d, FP32, Policy()), FP32) if d.fits(FP32) else (result, d)
+    y: Words, c: Words, format: Format, alpha: Words | None, beta: Words | None, target: Format, last: Policy
+) -> Words:
+    """Step 4; alpha and beta are FP32 codes, c counts with beta only."""
     if alpha is not None or beta is not None:
-        plus = np.zeros((), np.uint32)
-        if beta is not None and late is not None:
-            plus = compute("mul", [np.asarray(encode(beta, FP32)), late], [FP32, FP32], FP32, Policy())
-        factor = np.asarray(encode(1.0 if alpha is None else alpha, FP32))
+        y, format, plus = convert(y, format, FP32, Policy()), FP32, np.zeros((), np.uint32)
+        if beta is not None:
+            plus = compute("mul", [beta, c], [FP32, FP32], FP32, Policy())
+        factor = np.asarray(encode(1, FP32)) if alpha is None else alpha
         y = compute("fma", [factor, y, plus], [FP32, FP32, FP32], FP32, Policy())
-    return convert(y, d, target, Policy(overflow=overflow, nan="max"))
+    return convert(y, format, target, last)
 
 
 def _batched(product: Callable[..., Words], parts: list[Any], model: Model, threads: int | None) -> Words:
@@ -205,6 +214,8 @@ def _nans(codes: Words, format: Format) -> npt.NDArray[np.bool_]:
 # --- operands and options ---------------------------------------------------------------------------------------------
 def _matrix(x: Any, type_name: str, what: str, transpose: bool) -> Codes:
     codes = operand_codes(x, type_name, what)
+    if not isinstance(transpose, (bool, np.bool_)):
+        raise InputError(f"transpose_{what.lower()}={short(transpose)}: True or False is needed.")
     if codes.ndim < 2:
         raise InputError(f"{what} of shape {codes.shape}: a matrix is needed, {what}[None, :] makes a row of a vector.")
     return np.swapaxes(codes, -1, -2) if transpose else codes
@@ -224,13 +235,10 @@ def _padded(
     """Operands and scales up to whole instructions: zeros, scaled by 1."""
     more = -a.shape[-1] % model.k
     if sa is not None and sb is not None:
-        k = -(-a.shape[-1] // model.scale_block)
-        if sa.shape[-2:] != (a.shape[-2], k) or sb.shape[-2:] != (k, b.shape[-1]):
-            raise InputError(
-                f"scale_a of shape {sa.shape} and scale_b of shape {sb.shape}: ({a.shape[-2]}, {k}) and ({k}, "
-                f"{b.shape[-1]}) are needed, one scale for every {model.scale_block} elements of K."
-            )
-        one, blocks = (127 if model.scale == "ue8m0" else 0x38), (a.shape[-1] + more) // model.scale_block - k
+        one, blocks = (
+            (127 if model.scale == "ue8m0" else 0x38),
+            (a.shape[-1] + more) // model.scale_block - sa.shape[-1],
+        )
         sa, sb = _longer(sa, blocks, -1, one), _longer(sb, blocks, -2, one)
     return _longer(a, more, -1, 0), _longer(b, more, -2, 0), sa, sb
 
@@ -258,6 +266,30 @@ def _result_shape(a: Codes, b: Codes) -> tuple[int, ...]:
         raise InputError(f"A of shape {a.shape} and B of shape {b.shape}: the batches do not go together.") from None
 
 
+def _check_scales(a: Codes, b: Codes, sa: Codes | None, sb: Codes | None, model: Model) -> None:
+    if sa is None or sb is None:
+        return
+    k = -(-a.shape[-1] // model.scale_block)
+    if sa.shape[-2:] != (a.shape[-2], k) or sb.shape[-2:] != (k, b.shape[-1]):
+        raise InputError(
+            f"scale_a of shape {sa.shape} and scale_b of shape {sb.shape}: ({a.shape[-2]}, {k}) and ({k}, "
+            f"{b.shape[-1]}) are needed, one scale for every {model.scale_block} elements of K."
+        )
+
+
+def _factor(x: Any, name: str) -> Words | None:
+    """alpha or beta as an FP32 code."""
+    if x is None:
+        return None
+    try:
+        code = np.asarray(encode(x, FP32))
+    except InputError as error:
+        raise InputError(f"{name}: {error}") from None
+    if code.ndim or isinstance(x, (bool, str)):
+        raise InputError(f"{name}={short(x)}: one number is needed. Example: {name}=0.5")
+    return code
+
+
 def _check_options(
     model: Model, k: int, tf32: Any, promote: Any, split_k: Any, combine: Any, alpha: Any, beta: Any, c: Any,
     threads: Any,
@@ -280,5 +312,4 @@ def _check_options(
         raise InputError("split_k, promote, alpha and beta compute in FP32: not with FP64 results.")
     if beta is not None and c is None:
         raise InputError("beta scales C, and C is missing. Example: matmul(A, B, C, chip='h200', beta=1.0)")
-    if threads is not None and (type(threads) is not int or not 1 <= threads <= 1024):
-        raise InputError(f"threads={short(threads)}: a whole number from 1 on, or None for all cores.")
+    check_threads(threads)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from numsim import kernels
 from numsim.array import Array
 from numsim.codes import Codes, check_codes, code_dtype
-from numsim.errors import InputError
+from numsim.errors import InputError, short
 from numsim.formats import TF32, UE4M3
 from numsim.tensorcore.block import dot
 from numsim.tensorcore.models import IN_WORDS, TYPES, Model, word_format
@@ -123,6 +123,7 @@ def mma(
             raise InputError(
                 f"{what} of shape {scales.shape}: {model} takes (..., {model.k // model.scale_block}), {each}."
             )
+    check_threads(threads)
     warn_of(model)
     result = chained(x, y, z, model, sx, sy, threads)
     return Array(result, TYPES[model.d], f"{model}") if isinstance(a, Array) and isinstance(b, Array) else result[()]
@@ -186,3 +187,8 @@ def scale_codes(x: Any, model: Model, what: str) -> Codes | None:
         x = np.asarray(x)
         x = x & 0x7F if x.dtype == np.uint8 else x  # the sign bit is ignored
     return operand_codes(x, model.scale, what)
+
+
+def check_threads(threads: Any) -> None:
+    if threads is not None and (type(threads) is not int or not 1 <= threads <= 1024):
+        raise InputError(f"threads={short(threads)}: 1 to 1024, or None for all cores. Example: threads=2")

@@ -37,7 +37,8 @@ def suits(model: Model) -> bool:
     if not rounds_to_nearest() or unit.align != "toward-zero" or unit.normalised:
         return False
     if unit.path in _tensorcore_lanes.PATHS:
-        return unit.fraction_bits <= 40 and unit.floor >= -800 and (model.c == model.d or model.blocks == 1)
+        known = unit.output != "rne-fp32" and unit.fraction_bits <= 40 and unit.floor >= -800
+        return known and (model.c == model.d or model.blocks == 1)
     lengths = {"fma": (1,), "pairwise": (2, 4), "exact": range(1025)}[unit.path]
     if unit.length not in lengths or model.k % unit.length or model.c != model.d or model.d not in ("f32", "f64"):
         return False

@@ -172,9 +172,10 @@ def output(total: int, unit: int, rule: str) -> int:
     if total == 0:
         return 0
     minus, size = int(total < 0), abs(total)
-    if rule == "rne-fp16":
-        code = round_rational(Rational(minus, size << max(unit, 0), 1 << max(-unit, 0)), FP16, Policy())
-        return code if code & 0x7FFF else 0  # a negative sum that vanishes is +0, too
+    if rule in ("rne-fp16", "rne-fp32"):
+        d = FP16 if rule == "rne-fp16" else FP32
+        code = round_rational(Rational(minus, size << max(unit, 0), 1 << max(-unit, 0)), d, Policy())
+        return code if code != d.sign_mask else 0  # a negative sum that vanishes is +0, too
     bits = 13 if rule == "rz-e8m13" else 23
     exponent = max(unit + size.bit_length() - 1, FP32.emin)  # of the leading bit; subnormal results share the least
     if exponent > FP32.emax:

@@ -1,7 +1,6 @@
 """What must hold whatever the numbers: Hypothesis looks for counterexamples. And what fails, with an example."""
 
 from dataclasses import replace
-from fractions import Fraction
 
 import pytest
 from hypothesis import Phase, given, settings

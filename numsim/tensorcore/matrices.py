@@ -121,14 +121,15 @@ def matmul(
 
     start = zero if beta is not None else c
     result, format = _parts(chain, a.shape[-1], start, model, promote, split_k, between, combine)
-    if factors != (None, None) or format != target:
+    if factors != (None, None) or format != target or overflow != "ieee":
         result = _epilogue(result, c, format, *factors, target, last)
     if not is_nan_free(result, target):
         result = with_nan_of(model, result, target)
     if not (isinstance(A, Array) and isinstance(B, Array)):
         return result
-    options = {"tf32": tf32, "promote": promote, "split_k": split_k, "alpha": alpha, "beta": beta, "output": output}
-    usual = {"tf32": "truncate", "split_k": 1}
+    options = {"tf32": tf32, "promote": promote, "split_k": split_k, "alpha": alpha, "beta": beta, "output": output,
+               "overflow": overflow}  # fmt: skip
+    usual = {"tf32": "truncate", "split_k": 1, "overflow": "ieee"}
     how = [str(model), *(f"{n}={v}" for n, v in options.items() if v != usual.get(n))]
     how += [f"partials={between}, combine={combine}"] if split_k > 1 else []
     return Array(result, target, ", ".join(how))

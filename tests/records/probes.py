@@ -143,7 +143,7 @@ def specials(draw: Draw, shape: tuple[int, ...], t: Type) -> Integers:
     which = draw.integers(0, 4, shape)
     code = np.choose(which, [np.zeros_like(which), np.full_like(which, infinity), nan,
                              np.full_like(which, infinity - 1), np.full_like(which, 1 << t.ignored)])  # fmt: skip
-    return code | draw.sign(shape) << (t.bits - 1)
+    return np.asarray(code | draw.sign(shape) << (t.bits - 1))
 
 
 def _infinity(t: Type) -> int:
@@ -271,7 +271,7 @@ class Sets:
         def signed(shape: tuple[int, ...], t: Type, rare: int) -> Integers:
             least = powers(draw.integers(t.least, t.least + 2, shape), t)
             size = np.where(draw.one_in(rare, shape), least, np.where(draw.one_in(rare, shape), powers(0, t), 0))
-            return size | draw.sign(shape) << (t.bits - 1)
+            return np.asarray(size | draw.sign(shape) << (t.bits - 1))
 
         a, b, c = self._shapes()
         return signed(a, self.a, self.i.k), signed(b, self.b, 4), signed(c, self.c, 4)

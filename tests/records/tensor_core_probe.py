@@ -373,11 +373,14 @@ class Row(NamedTuple):
 
 def read(path: Path) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
     """(what the record says of itself, its arrays). Raises ``ValueError`` for what is no record or was changed."""
-    with np.load(path, allow_pickle=False) as file:
-        arrays = {name: file[name] for name in file.files}
+    from numsim import files
+
+    arrays = files.parse_npz(files.read_bytes(path), path.name)
     if "record" not in arrays:
         raise ValueError("it has no member record.npy")
-    about: dict[str, Any] = json.loads(arrays["record"].tobytes())
+    about: dict[str, Any] = files.parse_json(arrays["record"].tobytes(), path.name)
+    if about["tensor_core_probe"] != LAYOUT:
+        raise ValueError(f"it has layout {about['tensor_core_probe']}; this script reads layout {LAYOUT}")
     for n, entry in enumerate(about["sets"]):
         for x, stated in entry["sha256"].items():
             if digest(arrays[f"s{n:04}.{x}"]) != stated:
@@ -389,8 +392,9 @@ def chip_of(device: str) -> str:
     """numsim's name of a device, or "": "NVIDIA A100-SXM4-40GB" is a100."""
     from numsim.tensorcore import list_chips
 
-    name = re.sub(r"nvidia|geforce|tesla|[\s_-]", "", device.lower())
-    return next((chip for chip in list_chips() if re.match(chip + r"(?!\d)", name)), "")
+    words = re.split(r"[\s_-]+", re.sub(r"nvidia|geforce|tesla", "", device.lower()).strip())
+    names = ["".join(words[:n]) for n in (1, 2, 3)]  # "RTX 4090" is one name
+    return next((chip for chip in list_chips() if chip in names), "")
 
 
 def compare(
@@ -472,7 +476,10 @@ def _compare(path: Path, chip: str | None) -> int:
     except ImportError as error:
         print(f"cannot run here: {error}", file=sys.stderr)
         return 4
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except KeyError as error:
+        print(f"{path}: it has no entry {error}", file=sys.stderr)
+        return 2
+    except (OSError, ValueError, TypeError) as error:
         print(f"{path}: {error}", file=sys.stderr)
         return 2
     print(f"{about['device']} against numsim's {chip}: outputs that differ, of all")

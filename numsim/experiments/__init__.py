@@ -17,17 +17,22 @@ _MODULES = {
     "accumulator": "numsim.experiments.accumulator",
     "kept-bits": "numsim.experiments.kept_bits",
     "chips": "numsim.experiments.chips",
+    "blocks": "numsim.experiments.blocks",
+    "tf32": "numsim.experiments.tf32",
+    "invariance": "numsim.experiments.invariance",
 }
 _HINTS = {"sum": "swamping", "sums": "swamping", "gradients": "underflow", "loss-scaling": "underflow",
           "masters": "master-weights", "weights": "master-weights", "rounding": "casts", "cast": "casts",
-          "fp22": "accumulator", "promotion": "accumulator", "bits": "kept-bits", "chip": "chips"}  # fmt: skip
+          "fp22": "accumulator", "promotion": "accumulator", "bits": "kept-bits", "chip": "chips",
+          "block": "blocks", "cancellation": "blocks", "3xtf32": "tf32", "xf32": "tf32", "split-k": "invariance",
+          "order": "invariance", "batch": "invariance"}  # fmt: skip
 
 
 def list_experiments() -> tuple[str, ...]:
     """The names of all experiments, in the order in which they are run.
 
-    >>> list_experiments()
-    ('swamping', 'underflow', 'master-weights', 'casts', 'accumulator', 'kept-bits', 'chips')
+    >>> print(*list_experiments())
+    swamping underflow master-weights casts accumulator kept-bits chips blocks tf32 invariance
     """
     return tuple(_MODULES)
 

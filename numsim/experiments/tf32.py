@@ -99,7 +99,7 @@ def run(
                 f"{who}, errors in units of 2^-24 ({size} x {k} times {k} x {size})",
                 ("way", "products", "uniform: gain", "mean", "normal: gain", "mean"),
                 tuple(
-                    (way, len(WAYS[way].pairs) if way in WAYS else None, *(cell(x, 3) for e in pair for x in e[:2]))
+                    (way, len(WAYS[way].pairs) if way in WAYS else None, *(short(x) for e in pair for x in e[:2]))
                     for (by, way), pair in found.items()
                     if by in (who, IN_ORDER)
                 ),
@@ -261,6 +261,15 @@ def cut_or_rounded(gains: Mapping[str, float], who: str) -> str:
     return f"TF32 products of uniform numbers on {who}: cut by the unit {too_small(cut)}, rounded first off by {off}"
 
 
+def short(x: float) -> int | float | str:
+    """Three digits and whole numbers.
+
+    >>> short(-11012.3), short(0.20711)
+    (-11012, 0.207)
+    """
+    return cell(round(x)) if abs(x) >= 100 else cell(x, 3)
+
+
 def split(means: Mapping[str, float], who: str) -> str:
     """The finding about several products, as pictures and findings say it."""
     inside, outside = (means[f"3xTF32 rounded{where}"] for where in ("", ", outside"))
@@ -293,7 +302,7 @@ def _findings(
     worse = means["3xTF32 cut, outside"] / means["3xTF32 rounded, outside"]
     yield f"With the sums outside, cutting the parts instead of rounding them makes the error {worse:.2g} times as big."
     names = [way for way in means if way.startswith("BF16") or way.endswith("by the unit")]
-    few = ", ".join(f"{way.replace(', ', ' ')} {cell(means[way], 3)}" for way in names)
+    few = ", ".join(f"{way.replace(', ', ' ')} {short(means[way])}" for way in names)
     yield f"Mean errors, all in the unit, in units of 2^-24: {few}."
 
 

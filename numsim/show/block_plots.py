@@ -9,6 +9,7 @@ from matplotlib.ticker import MaxNLocator
 
 from numsim.experiments.blocks import IN_ORDER, ONES, Steps, falling, saved
 from numsim.experiments.experiment import Result
+from numsim.experiments.invariance import OUTPUTS, Change, kept_and_changed, ulps
 from numsim.experiments.tf32 import WAYS, cut_or_rounded, split
 from numsim.show.style import (
     BLACK,
@@ -78,7 +79,7 @@ def _falls(result: Result, style: str) -> tuple[str, Picture, str]:
     figure = new_picture(style, 0.56)
     grid = figure.subplots(1, len(steps), squeeze=False)[0]
     for axes, (name, s) in zip(grid, steps.items(), strict=True):
-        _panel(axes, name, s)
+        _panel(axes, name, s, type_size(style))
     grid[-1].legend(frameon=False, loc=(0.02, 0.2) if len(grid) > 1 else "upper left")
     name, s = max(steps.items(), key=lambda item: item[1].result[item[1].c.index(0.0) - 1])
     finding = falling(s, name)
@@ -92,16 +93,17 @@ def _falls(result: Result, style: str) -> tuple[str, Picture, str]:
     return "blocks-not-monotonic", figure, f"{finding}. Step charts of the sum as c grows past 1.{more}"
 
 
-def _panel(axes: Axes, name: str, s: Steps) -> None:
+def _panel(axes: Axes, name: str, s: Steps, size: float) -> None:
     gain = s.products * 2.0 ** (s.last - s.size)
     ends = [s.c[0], s.c[-1]]
     axes.plot(ends, [c + gain for c in ends], color=GREY, linestyle="--", label="exact", zorder=1)
     if s.in_order:
         axes.plot(
-            s.c, s.in_order, color=VERMILLION, linestyle="none", marker="D", markerfacecolor="none", label=IN_ORDER,
+            s.c, s.in_order, color=VERMILLION, linestyle="none", marker="D", markerfacecolor="none",
+            markersize=size, label=IN_ORDER,
             zorder=3,
         )  # fmt: skip
-    axes.plot(s.c, s.result, color=BLUE, linestyle="none", marker="o", markersize=4, label="one block", zorder=4)
+    axes.plot(s.c, s.result, color=BLUE, linestyle="none", marker="o", label="one block", zorder=4)
     at = s.c.index(0.0)
     axes.annotate(
         "", (0, s.result[at]), (0, s.result[at - 1]),
@@ -178,3 +180,49 @@ def _ways(result: Result, style: str) -> tuple[str, Picture, str]:
     )
     headline(figure, finding, below)
     return "tf32-split", figure, f"{finding}. A chart of mean errors, one row for each of {len(rows)} ways to multiply."
+
+
+# --- invariance -------------------------------------------------------------------------------------------------------
+def invariance(result: Result, style: str = "page") -> Drawn:
+    """Which choices change the bits of how many outputs."""
+    with settings(check_style(style)):
+        return [_changed(result, style)] if result.series["main"] else []
+
+
+def _changed(result: Result, style: str) -> tuple[str, Picture, str]:
+    main = tuple(result.series["main"])
+    found = {who: changes for who, f, changes in result.series["changes"] if f == main[1]}
+    names = sorted(found, key=lambda who: (who != IN_ORDER, who != main[0]))[:3]
+    rows = list(found[main[0]])
+    size = type_size(style)
+    figure = new_picture(style, 0.82)
+    axes = figure.subplots()
+    looks = ((VERMILLION, "D"), (BLUE, "o"), (GREEN, "s"))  # in order, the unit in question, another one
+    offsets = np.linspace(-0.26, 0.26, len(names))
+    for who, (color, marker), offset in zip(names, looks, offsets, strict=False):
+        places = [(100 * c[0] / OUTPUTS, y + offset) for y, row in enumerate(rows) if (c := found[who][row])]
+        axes.plot(
+            *zip(*places, strict=True), color=color, linestyle="none", marker=marker, label=who, clip_on=False,
+            markerfacecolor=color if who == main[0] else "white", zorder=4 + (who == main[0]),
+        )  # fmt: skip
+    for y, row in enumerate(rows):
+        if y % 2 == 0:
+            axes.axhspan(y - 0.5, y + 0.5, color=PALE, alpha=0.55, linewidth=0, zorder=0)
+        change = found[main[0]][row]
+        text = "-" if change is None else f"{ulps(change[1])} ulp{'s' * (change[1] != 1)}" if change[0] else "same bits"
+        axes.text(104, y, text, ha="left", va="center", color=ink(BLUE), fontsize=size * 0.9)
+    axes.set_xlim(-3, 103)
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    ticks(axes.xaxis, [0, 25, 50, 75, 100], ["none", "25 %", "50 %", "75 %", "100 %"])
+    ticks(axes.yaxis, range(len(rows)), rows)
+    axes.tick_params(axis="y", length=0)
+    axes.set_xlabel(f"outputs with other bits than the plain walk over K = {result.parameters['k']}")
+    axes.legend(loc="lower right", bbox_to_anchor=(1.0, 1.0), frameon=False, ncols=3)
+    finding = kept_and_changed({r: c and Change(*c) for r, c in found[main[0]].items()}, main)
+    below = f"Right: the largest change on {main[0]}, in ulps of the largest output. No mark: no such instruction."
+    headline(figure, finding, below)
+    return (
+        "invariance",
+        figure,
+        f"{finding}. A chart of how many outputs change, one row for each of {len(rows)} choices.",
+    )

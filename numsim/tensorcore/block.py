@@ -287,10 +287,12 @@ def fp8_as_fp16(a: Sequence[Operand], b: Sequence[Operand], c: int, model: Model
     xs, ys = [as_fp16(x) for x in a], [as_fp16(y) for y in b]
     code = 0
     for pair in ((0, 1), (2, 3)):
-        where = [k for k in range(len(xs)) if k % 4 in pair]
-        total = block_sum([xs[k] for k in where], [ys[k] for k in where], operand(code, model.d), model)
-        yield Link(code, model.d, where, total.code, total)
-        code = total.code
+        mine = [k for k in range(len(xs)) if k % 4 in pair]
+        for first in range(0, len(mine), model.unit.length):
+            where = mine[first : first + model.unit.length]
+            total = block_sum([xs[k] for k in where], [ys[k] for k in where], operand(code, model.d), model)
+            yield Link(code, model.d, where, total.code, total)
+            code = total.code
     d = TYPES[model.d]
     exact = add(to_rational(code, d), to_rational(c, d))
     yield Link(code, model.d, (), finish(exact, model), None, exact)

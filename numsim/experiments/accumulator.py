@@ -323,6 +323,6 @@ EXPERIMENT = Experiment(
     defaults={"formats": ("e4m3", "fp16"), "chips": _CHIPS, "longest": 8192, "outputs": 64, "seed": 1},
     run=run,
     draw=_draw,
-    against=("numpy", "torch-cpu"),
+    against=("numpy",),
     full={"formats": ("e4m3", "fp16", "bf16"), "outputs": 256},
 )

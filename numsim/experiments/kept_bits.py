@@ -70,7 +70,7 @@ def run(
             tuple((r.name, *_survivors(r.other)) for r in rows),
         ),
         Table(
-            f"The smallest 2^-p of which {terms} products still change c = 1 (>: the format's smallest)",
+            f"The smallest 2^-p of which {terms} products change c = 1 (>: the format's least)",
             ("chip", *(f.title for f in chosen)),
             tuple((title(c), *(found[f] for f in chosen)) for c, found in limits.items()),
         ),

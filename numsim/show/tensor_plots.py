@@ -205,7 +205,8 @@ def _survivors(result: Result, style: str) -> tuple[str, Picture, str]:
 def chips(result: Result, style: str = "page") -> Drawn:
     """For each format, in how many outputs two groups of chips differ."""
     with settings(check_style(style)):
-        return [_pairs(f, data, style, i) for i, (f, data) in enumerate(result.series.items())]
+        answered = {f: d for f, d in result.series.items() if any(g[0] in _TITLES for g in d["groups"])}
+        return [_pairs(f, data, style, i) for i, (f, data) in enumerate(answered.items())]
 
 
 def _pairs(format: str, data: dict[str, Any], style: str, number: int) -> tuple[str, Picture, str]:

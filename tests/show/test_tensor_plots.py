@@ -1,0 +1,88 @@
+"""Pictures of accumulator, kept-bits and chips: texts inside, apart and true; the same bytes again; partial results."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from numsim.experiments import get_experiment
+from tests.experiments.runs import lecture, run
+
+pytest.importorskip("matplotlib")
+style = pytest.importorskip("numsim.show.style")
+from tests.show.test_plots import check_texts  # noqa: E402
+
+STEMS = {"accumulator": ["accumulator", "accumulator-drift"], "kept-bits": ["kept-bits"], "chips": ["chips"]}
+
+
+def drawn(result: Any, look: str = "page") -> list[Any]:
+    return list(get_experiment(result.experiment).draw(result, look))
+
+
+@pytest.mark.parametrize("look", ["page", "slide"])
+@pytest.mark.parametrize("name", STEMS)
+def test_titles_and_texts(name: str, look: str) -> None:
+    pictures = drawn(lecture(name)[1], look)
+    assert [stem for stem, _, _ in pictures] == STEMS[name]
+    for stem, figure, alt in pictures:
+        title = " ".join(figure.get_suptitle().replace("\u00a0", " ").split())
+        assert alt.startswith(f"{title}.") and len(alt) > len(title) + 20 and alt.endswith(".")
+        check_texts(figure, stem)
+
+
+@pytest.mark.parametrize("name", STEMS)
+def test_the_same_bytes_again(name: str, tmp_path: Path) -> None:
+    files = [
+        [
+            path.read_bytes()
+            for stem, figure, alt in drawn(lecture(name)[1])
+            for path in style.save(figure, folder / stem)
+        ]
+        for folder in (tmp_path, tmp_path)
+    ]
+    assert files[0] == files[1] and all(len(data) < 300_000 for data in files[0])
+
+
+def test_findings_are_the_numbers() -> None:
+    (_, _, normal), (_, _, drift) = drawn(lecture("accumulator")[1])
+    ways = {
+        kind: next(w for w in data if w["chips"] == ["H100"] and w["format"] == "E4M3")
+        for kind, data in lecture("accumulator")[1].series["errors"].items()
+    }
+    assert f"more than {100 * ways['normal']['median'][-1]:.2g} % on H100" in normal
+    assert f"{-100 * ways['positive']['mean'][-1]:.2g} % too small on H100" in drift
+    ((_, _, kept),) = drawn(lecture("kept-bits")[1])
+    assert "still count at 2⁻²³ on V100; at 2⁻²⁴ on T4, A100 and L40S; at 2⁻²⁵ on H100" in kept
+    ((_, figure, _),) = drawn(lecture("chips")[1])
+    texts = [t.get_text() for t in figure.axes[0].texts]
+    assert texts.count("same") == len(lecture("chips")[1].series["FP16"]["groups"]) and len(texts) == 64
+
+
+@pytest.mark.parametrize("look", ["page", "slide"])
+def test_other_choices_are_drawn(look: str) -> None:
+    """One chip, chips without a look of their own, three formats, every chip at once."""
+    small: dict[str, Any] = {"longest": 256, "outputs": 4}
+    newer = ["rtx5090", "h200", "rtx4090"]
+    results = [
+        run("accumulator", chips=["h200"], formats=["bf16"], **small),
+        run("accumulator", chips=newer, formats=["e4m3", "fp16", "bf16"], **small),
+        run("accumulator", chips=["v100"], formats=["e4m3", "fp16"], **small),  # none for E4M3
+        run("kept-bits", chips=["h200"], terms=16),
+        run("kept-bits", **get_experiment("kept-bits").full),
+        run("chips", chips=["a100", "a30"], size=4, k=32),
+        run("chips", chips=newer, size=4, k=32, formats=["e4m3", "tf32"]),
+    ]
+    pictures = [picture for result in results for picture in drawn(result, look)]
+    assert [stem for stem, _, _ in pictures] == [
+        *["accumulator", "accumulator-drift"] * 3, "kept-bits", "kept-bits", "chips", "chips", "chips-tf32",
+    ]  # fmt: skip
+    for stem, figure, alt in pictures:
+        assert alt.endswith(".")
+        check_texts(figure, stem)
+
+
+@pytest.mark.parametrize("name", STEMS)
+def test_without_a_chip_there_is_no_picture(name: str) -> None:
+    assert drawn(lecture(name, "numpy")[1]) == []

@@ -5,6 +5,7 @@ A bit's place is its exponent: the bit in place -3 is worth 2^-3.
 
 from __future__ import annotations
 
+import re
 from fractions import Fraction
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -16,20 +17,21 @@ from numsim.values import NAN, Rational, as_fraction
 if TYPE_CHECKING:
     from numsim.tensorcore.explain import Block, Item, MmaExplanation
 
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 Kind = Literal["product", "c", "sum", "result", "exact"]
 
 
 class Row(NamedTuple):
     """A number as bits: ``digits`` from place ``first`` down to its last 1; of them ``kept`` stay.
 
-    label : "k 1-31", "c", "sum". count : how many terms look like this. words : the value.
+    label : "k 1-31", "c", "sum". times : how many terms look like this. words : the value.
     exponent : where the unit takes a term to begin; None for sums. setter : whether it is the largest.
     lost : what is cut off, of each.
     """
 
     kind: Kind
     label: str
-    count: int
+    times: int
     words: str
     minus: bool
     first: int
@@ -47,7 +49,7 @@ class Row(NamedTuple):
     @property
     def alt(self) -> str:
         """The row in words."""
-        many = f"{self.count} times " if self.count > 1 else ""
+        many = f"{self.times} times " if self.times > 1 else ""
         lost = f", of which {amount(self.lost)} is cut off" if self.lost else ""
         return f"{self.label}: {many}{self.words}{lost}"
 
@@ -149,6 +151,23 @@ def _label(names: list[str]) -> str:
     return f"{kind} {listed}" if len(listed) <= 7 else f"{kind} {numbers[0]}.."
 
 
+def value_of(row: Row) -> str:
+    return f"{row.times} x {row.words}" if row.times > 1 else row.words
+
+
+def note(row: Row) -> str:
+    """What there is to say of a row, for its right end."""
+    lost = amount(abs(row.lost)) if row.lost else ""
+    each = " each" if row.times > 1 else ""
+    if row.kind == "sum":
+        return f"rounding loses {lost}" if row.lost * (1 - 2 * row.minus) > 0 else f"rounding adds {lost}" * bool(lost)
+    if row.kind == "exact":
+        return f"cut in all: {lost}" if lost else ""
+    if lost:
+        return f"loses {lost}{each}" if "1" in row.digits[: row.kept] else f"all lost: {lost}{each}"
+    return ("sets E, starts with 0" if row.digits[0] == "0" else "sets E") if row.setter else ""
+
+
 # --- words ------------------------------------------------------------------------------------------------------------
 def amount(x: Fraction, digits: int = 0) -> str:
     """A number in few characters: a power of two as such, else its leading digits (errors: rounded to two or three)."""
@@ -173,6 +192,24 @@ def result_text(e: MmaExplanation) -> str:
     return {0x7FFFFFFF: "NaN", 0x7FFF: "NaN"}.get(e.code) or value_text(e.code, e.format)
 
 
+def zeros_text(panel: Panel) -> str:
+    return f"{plural(panel.zeros, 'product')} {'is' if panel.zeros == 1 else 'are'} 0"
+
+
+def cause_text(cause: tuple[str, str, str]) -> str:
+    """ "k 1: infinity * 0 is NaN"."""
+    name, kind, how = cause
+    special = {"nan": "NaN", "inf": "infinity", "-inf": "-infinity"}[kind]
+    return f"{name}: {how}" + (f" is {special}" if how != special else "")
+
+
+def typeset(text: str) -> str:
+    """ASCII as print has it: 2^-14 with its exponent raised, signs for times and minus."""
+    text = re.sub(r"\^(-?\d+)", lambda m: m[1].translate(_RAISED), text)
+    text = re.sub(r"(?<![\w)])-(?=\d|infinity)", "\N{MINUS SIGN}", text)
+    return text.replace(" x ", " × ").replace(" * ", " × ").replace("...", "…")
+
+
 def plural(n: int, thing: str) -> str:
     return f"{n} {thing}{'s' * (n != 1)}"
 
@@ -182,7 +219,7 @@ def finding(e: MmaExplanation) -> str:
 
     >>> from numsim.tensorcore import explain_mma
     >>> finding(explain_mma([1] + [2**-7] * 31, [1] + [2**-7] * 31, chip="h100", format="e4m3"))
-    'H100: 31 of 32 products are lost, 1 instead of 1.00189208984375'
+    'H100: 31 of 32 products are lost, 1 instead of 1.0018...'
     """
     chip, result = chip_name(e), result_text(e)
     for x in e.blocks:
@@ -196,7 +233,7 @@ def finding(e: MmaExplanation) -> str:
         return f"{chip}: {result}, the sum leaves the range of {e.format.title}"
     if not e.lost:
         return f"{chip}: {result} is exact{', although bits were lost on the way' if hidden(e) else ''}"
-    instead = f"{short(e.value, 12)} instead of {short(e.exact, 17)}"
+    instead = _instead(e.value, e.exact)
     terms = [i for x in e.blocks for i in x.items]
     of = f"of {plural(e.count, 'product')}"
     if gone := sum(i.count for i in terms if i.value and not i.kept):
@@ -210,6 +247,20 @@ def finding(e: MmaExplanation) -> str:
     if any(i.lost for i in terms):
         return f"{chip}: c loses bits, {instead}"
     return f"{chip}: bits are lost inside the unit, {instead}"
+
+
+def _instead(x: Fraction, exact: Fraction) -> str:
+    """A result and the exact sum with enough digits to tell them apart.
+
+    >>> _instead(Fraction(1), Fraction(100189208984375, 10**14))
+    '1 instead of 1.0018...'
+    """
+    apart = abs(x - exact) / max(abs(x), abs(exact))
+    if apart * 10**11 < 1:
+        return f"{short(x, 9)} is off by {amount(abs(x - exact))}"
+    count = next(n for n in range(1, 12) if apart * 10**n >= 1) + 2
+    powers = (-10, 20) if apart == 1 else None
+    return f"{short(x, count, powers=powers)} instead of {short(exact, count, powers=powers)}"
 
 
 def losses(e: MmaExplanation) -> tuple[Fraction, Fraction]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from numsim.show import mma_rows
-from numsim.show.mma_rows import Panel, Row, amount, plural
+from numsim.show.mma_rows import Panel, Row, amount, cause_text, value_of, zeros_text
 from numsim.show.numbers import hex_code
 from numsim.show.text import WIDTH, Line, Span, fit
 from numsim.tensorcore.models import OUTPUTS, PATHS
@@ -34,17 +34,17 @@ def _panel(panel: Panel) -> list[Line]:
     if panel.top is not None and panel.edge is not None:
         kept = f"{panel.top - panel.edge} bits below it are kept"
         lines.append([Span(f"  largest exponent {panel.top}, {panel.setter}; {kept}")])
-    lines += [[Span(f"  {name}: {how}", "strong")] for name, _, how in panel.causes]
+    lines += [[Span(f"  {cause_text(cause)}", "strong")] for cause in panel.causes]
     lines += [[Span(f"  rounded: {', '.join(level)}")] for level in panel.levels]
     rows = [*panel.rows, *panel.totals]
     if not rows:
         return lines
     names = max(len(r.label) for r in rows)
-    values = max(len(_value(r)) for r in rows)
+    values = max(len(value_of(r)) for r in rows)
     left, right = max(r.first for r in rows), panel.edge
     room = WIDTH - 2 - names - 1 - values - 1
     if right is None or left - right + 2 > room:  # bits without a window, or too many: the values say it
-        return [*lines, *([Span(f"  {r.label:<{names}} {_value(r):>{values}}  {_lost(r)}")] for r in rows)]
+        return [*lines, *([Span(f"  {r.label:<{names}} {value_of(r):>{values}}  {_lost(r)}")] for r in rows)]
     cut = max(min(room - (left - right + 4) - max(len(_lost(r)) for r in rows), right - min(r.last for r in rows)), 0)
     first, last = f"2^{left}", f"2^{right}"
     ruler = f"{first}{last.rjust(left - right + 1 - len(first))}"
@@ -52,22 +52,18 @@ def _panel(panel: Panel) -> list[Line]:
     for row in rows:
         if row.kind == "sum":
             lines.append([Span(" " * (4 + names + values) + "-" * (left - right + 1) + "+" + "-" * cut, "faint")])
-        lines.append([Span(f"  {row.label:<{names}} {_value(row):>{values}} "), *_bits(row, left, right, cut)])
+        lines.append([Span(f"  {row.label:<{names}} {value_of(row):>{values}} "), *_bits(row, left, right, cut)])
         if _lost(row):
             lines[-1].append(Span(f" {_lost(row)}", "fraction" if row.kind != "exact" else "faint"))
     if panel.zeros:
-        lines.insert(-len(panel.totals) - 1, [Span(f"  {plural(panel.zeros, 'product')} of 0", "faint")])
+        lines.insert(-len(panel.totals) - 1, [Span(f"  {zeros_text(panel)}", "faint")])
     return lines
-
-
-def _value(row: Row) -> str:
-    return f"{row.count} x {row.words}" if row.count > 1 else row.words
 
 
 def _lost(row: Row) -> str:
     if not row.lost:
         return ""
-    return f"{'each ' if row.count > 1 else ''}{amount(row.lost)}"
+    return f"{'each ' if row.times > 1 else ''}{amount(row.lost)}"
 
 
 def _bits(row: Row, left: int, right: int, cut: int) -> Line:

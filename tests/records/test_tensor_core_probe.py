@@ -328,6 +328,10 @@ def compiler():
 def test_kernels_compile_to_machine_code(compiler, capability):
     own = [i for i in INSTRUCTIONS if not missing(i, capability)]
     assert len(own) >= 5
+    try:
+        compiler.compile("", target(capability))
+    except ProbeError as error:
+        pytest.skip(f"{error}")  # another version of NVRTC
     for i in own:
         assert compiler.compile(source(i), target(capability))[:4] == b"\x7fELF"  # ptxas accepted the inline PTX
         ptx = compiler.compile(source(i), target(capability), "PTX").decode()

@@ -100,11 +100,10 @@ def matmul(
     scales = scale_codes(scale_a, model, "scale_a"), scale_codes(scale_b, model, "scale_b")
     shape, k = _result_shape(a, b), a.shape[-1]
     _check_options(model, k, tf32, promote, split_k, combine, alpha, beta, C, threads)
-    _check_scales(a, b, *scales, model)
+    _check_scales(a, b, *scales, shape, model)
     target, between = TYPES[model.d] if output is None else get_format(output), get_format(partials)
     last, factors = Policy(overflow=overflow, nan="max"), (_factor(alpha, "alpha"), _factor(beta, "beta"))
-    zero = np.zeros(shape, code_dtype(TYPES[model.c]))
-    c = zero if C is None else _start(C, "f32" if beta is not None else model.c, shape)
+    c = None if C is None else _start(C, "f32" if beta is not None else model.c, shape)
     warn_of(model)
 
     if tf32 != "truncate":
@@ -119,7 +118,7 @@ def matmul(
         parts = [a[..., here], b[..., here, :], start, *scales]
         return _batched(product, parts, model, threads)
 
-    start = zero if beta is not None else c
+    start = np.zeros(shape, code_dtype(TYPES[model.c])) if c is None or beta is not None else c
     result, format = _parts(chain, a.shape[-1], start, model, promote, split_k, between, combine)
     if factors != (None, None) or format != target or overflow != "ieee":
         result = _epilogue(result, c, format, *factors, target, last)
@@ -172,12 +171,12 @@ def _plus(x: Words, y: Words) -> Words:
 
 
 def _epilogue(
-    y: Words, c: Words, format: Format, alpha: Words | None, beta: Words | None, target: Format, last: Policy
+    y: Words, c: Words | None, format: Format, alpha: Words | None, beta: Words | None, target: Format, last: Policy
 ) -> Words:
     """Step 4; alpha and beta are FP32 codes, c counts with beta only."""
     if alpha is not None or beta is not None:
         y, format, plus = convert(y, format, FP32, Policy()), FP32, np.zeros((), np.uint32)
-        if beta is not None:
+        if beta is not None and c is not None:
             plus = compute("mul", [beta, c], [FP32, FP32], FP32, Policy())
         factor = np.asarray(encode(1, FP32)) if alpha is None else alpha
         y = compute("fma", [factor, y, plus], [FP32, FP32, FP32], FP32, Policy())
@@ -224,10 +223,9 @@ def _matrix(x: Any, type_name: str, what: str, transpose: bool) -> Codes:
 
 def _start(c: Any, type_name: str, shape: tuple[int, ...]) -> Codes:
     codes = operand_codes(c, type_name, "C")
-    try:
-        return np.broadcast_to(codes, shape)
-    except ValueError:
-        raise InputError(f"C of shape {codes.shape}: the product has shape {shape}.") from None
+    if not _reaches(codes.shape, shape):
+        raise InputError(f"C of shape {codes.shape}: the product has shape {shape}.")
+    return np.broadcast_to(codes, shape)
 
 
 def _padded(
@@ -267,7 +265,7 @@ def _result_shape(a: Codes, b: Codes) -> tuple[int, ...]:
         raise InputError(f"A of shape {a.shape} and B of shape {b.shape}: the batches do not go together.") from None
 
 
-def _check_scales(a: Codes, b: Codes, sa: Codes | None, sb: Codes | None, model: Model) -> None:
+def _check_scales(a: Codes, b: Codes, sa: Codes | None, sb: Codes | None, shape: tuple[int, ...], model: Model) -> None:
     if sa is None or sb is None:
         return
     k = -(-a.shape[-1] // model.scale_block)
@@ -276,6 +274,18 @@ def _check_scales(a: Codes, b: Codes, sa: Codes | None, sb: Codes | None, model:
             f"scale_a of shape {sa.shape} and scale_b of shape {sb.shape}: ({a.shape[-2]}, {k}) and ({k}, "
             f"{b.shape[-1]}) are needed, one scale for every {model.scale_block} elements of K."
         )
+    for scales, what in ((sa, "scale_a"), (sb, "scale_b")):
+        if not _reaches(scales.shape[:-2], shape[:-2]):
+            raise InputError(f"{what} of shape {scales.shape}: its batches do not go together with those of the "
+                             f"product, {shape}.")  # fmt: skip
+
+
+def _reaches(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
+    """Whether a shape broadcasts to another."""
+    try:
+        return np.broadcast_shapes(shape, target) == target
+    except ValueError:
+        return False
 
 
 def _factor(x: Any, name: str) -> Words | None:

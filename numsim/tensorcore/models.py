@@ -81,7 +81,7 @@ class Unit:
     def __post_init__(self) -> None:
         example = "Example: Unit('block', length=16, fraction_bits=25, floor=-133, output='rz-fp32')"
         for name, allowed in (("path", PATHS), ("output", OUTPUTS), ("align", ALIGNMENTS)):
-            if (value := getattr(self, name)) not in allowed:
+            if not isinstance(value := getattr(self, name), str) or value not in allowed:
                 raise InputError(f"{name}={short(value)}: allowed are {', '.join(allowed)}. {example}")
         for name, low, high in (("length", 1, 1024), ("fraction_bits", 0, 60), ("floor", -2000, 200)):
             if type(value := getattr(self, name)) is not int or not low <= value <= high:

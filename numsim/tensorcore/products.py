@@ -124,6 +124,7 @@ def mma(
                 f"{what} of shape {scales.shape}: {model} takes (..., {model.k // model.scale_block}), {each}."
             )
     check_threads(threads)
+    common_shape(x, y, z, sx, sy)
     warn_of(model)
     result = chained(x, y, z, model, sx, sy, threads)
     return Array(result, TYPES[model.d], f"{model}") if isinstance(a, Array) and isinstance(b, Array) else result[()]
@@ -133,13 +134,7 @@ def chained(
     a: Codes, b: Codes, c: Codes, model: Model, scale_a: Codes | None, scale_b: Codes | None, threads: int | None = None
 ) -> npt.NDArray[Any]:
     """Dot products (..., K) of a K that is any multiple of the instruction's, chained; shapes broadcast."""
-    parts = [a, b, *(s for s in (scale_a, scale_b) if s is not None)]
-    try:
-        shape = np.broadcast_shapes(*(x.shape[:-1] for x in parts), c.shape)
-    except ValueError:
-        shapes = ", ".join(str(x.shape) for x in (a, b, c))
-        rule = "(..., K), (..., K) and (...) must go together"
-        raise InputError(f"a, b and c of shapes {shapes}: {rule}. {_EXAMPLE}") from None
+    shape = common_shape(a, b, c, scale_a, scale_b)
     count = math.prod(shape)
 
     def flat(x: Codes | None) -> Codes | None:
@@ -149,6 +144,17 @@ def chained(
     start = np.broadcast_to(c, shape).reshape(count)
     result = compute(flat(a), flat(b), start, model, flat(scale_a), flat(scale_b), threads)
     return result.reshape(shape)  # type: ignore[no-any-return]
+
+
+def common_shape(a: Codes, b: Codes, c: Codes, scale_a: Codes | None, scale_b: Codes | None) -> tuple[int, ...]:
+    """The shape of the results."""
+    try:
+        return np.broadcast_shapes(c.shape, *(x.shape[:-1] for x in (a, b, scale_a, scale_b) if x is not None))
+    except ValueError:
+        shapes = ", ".join(str(x.shape) for x in (a, b, c, scale_a, scale_b) if x is not None)
+        what = "a, b, c" if scale_a is None else "a, b, c and the scales"
+        rule = "what stands before K must broadcast"
+        raise InputError(f"{what} of shapes {shapes}: {rule}. {_EXAMPLE}") from None
 
 
 # --- operands ---------------------------------------------------------------------------------------------------------

@@ -334,12 +334,12 @@ def _findings(
             f"the ones gives {alike(whole)}, in order {'/'.join(map(str, cancelled[IN_ORDER][:3]))}."
         )
     if falls:
-        few = alike({f"{f.chip} {f.operands}": f"{f.products} of 2^-{f.size}" for f in falls})
+        few = alike({f"{f.chip} {f.operands}": f"with {f.products} of 2^-{f.size}" for f in falls})
         calm = [who for who in units if who not in {f.chip for f in falls}]
         none = f"; none found on {listed(calm)}" if calm else ""
         yield (
             "c grows from 1 - 2^-24 to 1 and the result falls, for the larger c cuts the products one bit higher. "
-            f"Equal products needed: {few}{none}. A sum in order cannot fall, for rounding is monotonic."
+            f"Fewest equal products: {few}{none}. A sum in order cannot fall, for rounding is monotonic."
         )
     for name, s in steps.items():
         yield f"{falling(s, f'{name}, with {s.products} products of 2^-{s.size}')}."

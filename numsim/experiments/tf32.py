@@ -96,7 +96,7 @@ def run(
         ),
         *(
             Table(
-                f"{who}, errors in units of 2^-24 ({size} x {k} times {k} x {size})",
+                f"{who}, K = {k}: gain (too large on the whole) and mean error, in units of 2^-24",
                 ("way", "products", "uniform: gain", "mean", "normal: gain", "mean"),
                 tuple(
                     (way, len(WAYS[way].pairs) if way in WAYS else None, *(short(x) for e in pair for x in e[:2]))

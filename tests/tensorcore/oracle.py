@@ -290,7 +290,7 @@ def dot(a, b, c, model, scale_a=(), scale_b=()):
 
 
 # --- inputs that bring the rules out ---------------------------------------------------------------------------------
-REGIMES = ("any code", "near", "cancelling", "wide", "least", "largest", "beyond", "far c")
+REGIMES = ("any code", "near", "cancelling", "wide", "least", "largest", "beyond", "far c", "left over")
 
 
 def code(value, kind):
@@ -317,8 +317,47 @@ def vectors(model, count, seed, instructions=1):
         if regime == "far c":  # products that c nearly hides
             c = _codes(rng, model.c, 1, "near", int(rng.integers(-4, model.unit.fraction_bits + 4)))
         scales = [_scales(rng, model, k, regime) for _ in "ab"] if model.scale else [[], []]
-        found.append((a, b, c[0] if n % 3 else 0, *scales))
+        if regime == "left over":
+            for first in range(0, k, model.k):
+                _left_over(rng, model, a, b, scales, first)
+        found.append((a, b, c[0] if n % 2 else 0, *scales))
     return found
+
+
+def _left_over(rng, model, a, b, scales, first):
+    """Two terms take each other away, and the others are near the last bit that is kept: all of it can be seen."""
+    bits, flip = model.unit.fraction_bits, 1 << sum(FIELDS[model.a][:2])
+    if model.unit.path == "groups":
+        at, here = first // model.scale_block, 32 // model.scale_block
+        a[first + 16 : first + 32] = [x ^ flip for x in a[first : first + 16]]
+        b[first + 16 : first + 32] = b[first : first + 16]
+        high, low = (140, 140 - bits // 2) if model.scale == "ue8m0" else (0x7C, 3)
+        for s in scales:
+            s[at : at + 2 * here] = [high] * here + [low + int(x) for x in rng.integers(-2, 3, here)]
+        return
+    top = bits - 12  # of the two; the others are around 2^-12
+    for k in range(first, first + model.k):
+        a[k], b[k] = _of_exponent(rng, model, -12 + int(rng.integers(-4, 4)))
+    other = first + int(rng.choice([1, 2, 4]))
+    a[first], b[first] = _of_exponent(rng, model, top)
+    if other < len(a):
+        a[other], b[other] = a[first] ^ flip, b[first]
+
+
+def _of_exponent(rng, model, e):
+    """Two operands whose exponents add up to e, or as near to it as the types allow."""
+
+    def clipped(e, kind):
+        exponent_bits, _, bias, specials = FIELDS[kind]
+        return max(1 - bias, min(e, (1 << exponent_bits) - 1 - bias - (specials in ("ieee", "all ones"))))
+
+    of_b = clipped(e - clipped(e // 2, model.a), model.b)
+    result = []
+    for kind, part in ((model.a, clipped(e - of_b, model.a)), (model.b, of_b)):
+        exponent_bits, width, bias, _ = FIELDS[kind]
+        sign, fraction = int(rng.integers(0, 2)), int(rng.integers(0, 1 << width))
+        result.append(sign << exponent_bits + width | (part + bias) << width | fraction)
+    return result
 
 
 def _codes(rng, kind, size, regime, up=0):

@@ -48,7 +48,7 @@ def test_every_path_is_met():
 @pytest.mark.parametrize("model", MODELS, ids=str)
 def test_seeded(model):
     """Two vectors of each regime in one instruction, one in a chain of two."""
-    for seed, count, instructions in ((1, 16, 1), (2, 8, 2)):
+    for seed, count, instructions in ((1, 18, 1), (2, 9, 2)):
         inputs = oracle.vectors(model, count, seed, instructions)
         expected = [oracle.dot(a, b, c, model, sa, sb) for a, b, c, sa, sb in inputs]
         assert [dot(a, b, c, model, sa, sb) for a, b, c, sa, sb in inputs] == expected

@@ -1,6 +1,6 @@
 """Where the elements of a tile lie: the tables of the PTX manual for tensor-core instructions, as formulas.
 
-A kernel of ``tensor_core_probe.py`` only copies words. Which element of a, b, c or d lies in which bits of which word
+A kernel of ``kernels.py`` only copies words. Which element of a, b, c or d lies in which bits of which word
 is said here, once, and the words are made on the host. Needs NumPy only.
 
 Source of the layouts: NVIDIA, Parallel Thread Execution ISA 9.0, sections 9.7.14.5 (fragments of mma), 9.7.15.5.1

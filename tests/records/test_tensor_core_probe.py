@@ -16,7 +16,8 @@ from numsim.tensorcore.products import chained
 from tests.records import fragments, probes
 from tests.records import tensor_core_probe as probe
 from tests.records.fragments import Instruction, layout, pack, unpack
-from tests.records.tensor_core_probe import INSTRUCTIONS, CannotRun, Compiler, ProbeError, missing, source, target
+from tests.records.kernels import INSTRUCTIONS, missing, source, target
+from tests.records.tensor_core_probe import CannotRun, Compiler, ProbeError
 
 SCRIPT = Path(probe.__file__)
 names = pytest.mark.parametrize("i", INSTRUCTIONS, ids=lambda i: i.name)
@@ -459,7 +460,7 @@ def test_wrong_use(tmp_path, capsys):
 
 def test_the_script_stands_alone(tmp_path):
     """Outside the project, with NumPy only: it runs, and refers to nothing of numsim."""
-    for name in ("tensor_core_probe.py", "fragments.py", "probes.py"):
+    for name in ("tensor_core_probe.py", "fragments.py", "kernels.py", "probes.py"):
         (tmp_path / name).write_text((SCRIPT.parent / name).read_text(encoding="utf-8"), encoding="utf-8")
     code = ("import sys; sys.modules['numsim'] = None; sys.path.insert(0, '.'); import tensor_core_probe as p; "
             "print(sum(x.size for i in p.INSTRUCTIONS for _, c in p.Sets(i, 1, 128) for x in c) > 0)")  # fmt: skip

@@ -16,9 +16,10 @@ import os
 import re
 import sys
 import textwrap
+import warnings
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 from numsim._version import __version__
 from numsim.cli import _output
@@ -79,6 +80,7 @@ class _Help(argparse.RawDescriptionHelpFormatter):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code. Nothing that a user types ends in a traceback."""
     _output.prepare_streams()
+    shown, warnings.showwarning = warnings.showwarning, _show_warning
     try:
         code = _dispatch(list(sys.argv[1:] if argv is None else argv))
         if sys.stdout is not None:
@@ -109,6 +111,17 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"a bug in numsim, not in what you typed: {what}\nPlease report it with the command and the output of "
             "'numsim doctor'. NUMSIM_TRACEBACK=1 shows where it happened.", BUG,
         )  # fmt: skip
+    finally:
+        warnings.showwarning = shown
+
+
+def _show_warning(message: Warning | str, category: type[Warning], filename: str, lineno: int,
+                  file: TextIO | None = None, line: str | None = None) -> None:  # fmt: skip
+    """numsim's own warnings are one line; where in the program they arose helps nobody. Others are as Python has it."""
+    if category.__module__.split(".")[0] == "numsim":
+        _output.warn(str(message))
+    elif sys.stderr is not None:
+        (file or sys.stderr).write(warnings.formatwarning(message, category, filename, lineno, line))
 
 
 def _say(message: object, code: int) -> int:

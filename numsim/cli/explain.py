@@ -1,23 +1,34 @@
-"""numsim explain: what a format does to a number or an operation."""
+"""numsim explain: what a format does to a number or an operation, or a tensor core to a sum of products."""
 
 from __future__ import annotations
 
 import argparse
 import re
 import sys
-from typing import Any
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from numsim import files
 from numsim.cli import FINE, _output, add_output, add_rounding
 from numsim.errors import InputError
 from numsim.explain import explain
 from numsim.rounding import ROUNDINGS
 from numsim.show import html, text
 
+if TYPE_CHECKING:
+    from numsim.tensorcore import MmaExplanation
+
+_SUM = 'numsim explain "1*1 + 31 x 2^-7*2^-7" --chip h100 --format e4m3'
+
 
 def add(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "explain",
-        description="Round every operand to the format, then compute every operation exactly and round it once.",
+        description="Round every operand to the format, then compute every operation exactly and round it once. With "
+        "--chip: add a sum of products as one tensor core does, and show which bits are cut off. Such a sum is written "
+        "with a*b for a product, 31 x a*b for 31 of the same, and at most one lone number, c, to which they are added.",
         examples=[
             "numsim explain 0.1 --format bf16",
             'numsim explain "2048 + 1" --format fp16',
@@ -25,19 +36,33 @@ def add(subparsers: Any) -> None:
             'numsim explain "fma(0.1, 3, -0.3)" --format fp32 --json',
             "numsim explain 0.1 --format bf16 --rounding stochastic --seed 7",
             "numsim explain e4m3:0x7e",
+            _SUM,
+            'numsim explain "1 + 8 x 2^-12*2^-12" --chip v100 --out lost.png',
         ],
     )
     parser.add_argument(
         "expression", nargs="+", metavar="EXPR",
-        help="a number (0.1, 1/3, 0x1.8p-3, inf, e4m3:0x7e) or an operation with + - * / ( ) sqrt(x) fma(a, b, c); "
-        "quote it",
+        help="a number (0.1, 1/3, 0x1.8p-3, 2^-7, inf, e4m3:0x7e) or an operation with + - * / ( ) sqrt(x) "
+        "fma(a, b, c); quote it",
     )  # fmt: skip
-    parser.add_argument("--format", metavar="NAME", help="fp32 (default), fp16, bf16, e4m3, ...: see numsim formats")
+    parser.add_argument(
+        "--format", metavar="NAME",
+        help="fp32 (default; with --chip of a and b: fp16), bf16, e4m3, ...: see numsim formats",
+    )  # fmt: skip
+    parser.add_argument("--chip", metavar="NAME", help="v100, a100, h100, b200, mi300x, ...: see numsim chips")
+    parser.add_argument("--instruction", metavar="NAME", help="with --chip: which one; numsim chips CHIP lists them")
     add_rounding(parser)
-    add_output(parser, "a folder, or a file .html, .json or .txt, to write to as well")
+    parser.add_argument("--style", choices=("page", "slide"), help="of pictures, with --chip: page (default), slide")
+    parser.add_argument("--theme", choices=("light", "dark"), help="of pictures, with --chip: light (default), dark")
+    add_output(parser, "a folder, or a file .html, .json, .txt (with --chip .png, .svg), to write to as well")
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.chip is not None:
+        return _run_chip(args)
+    for name in ("instruction", "style", "theme"):
+        if getattr(args, name) is not None:
+            raise InputError(f"--{name} goes with --chip. Example: {_SUM}")
     if args.rounding == "stochastic" and args.seed is None:
         raise InputError("--rounding stochastic draws random numbers: it needs a seed. Example: --seed 7")
     if args.rounding in ROUNDINGS and args.rounding != "stochastic" and args.seed is not None:
@@ -59,6 +84,63 @@ def run(args: argparse.Namespace) -> int:
     else:
         text.write(text.explanation(explanation), sys.stdout, colour=_output.colour(args.plain))
     return FINE
+
+
+# --- one tensor core --------------------------------------------------------------------------------------------------
+_DEFAULTS = {"rounding": "nearest-even", "overflow": "ieee", "subnormals": "keep", "nan": "raise", "seed": None}
+
+
+def _run_chip(args: argparse.Namespace) -> int:
+    from numsim.expression import parse_products
+    from numsim.show import mma_text
+    from numsim.tensorcore import explain_mma
+    from numsim.values import Rational, Values
+
+    for name, default in _DEFAULTS.items():
+        if getattr(args, name) != default:
+            raise InputError(f"--{name} does not go with --chip: the chip decides how it adds and rounds; numbers are "
+                             f"rounded to the nearest on their way in. Example: {_SUM}")  # fmt: skip
+    written = " ".join(" ".join(args.expression).split())
+    read = parse_products(written)
+    if not read.pairs:
+        raise InputError(f"{written}: no product a*b is in it. Example: {_SUM}")
+    a, b = (Values((len(read.pairs),), None, list(numbers)) for numbers in zip(*read.pairs, strict=True))
+    c = Values((), None, [read.c or Rational(0, 0, 1)])
+    try:
+        found = explain_mma(a, b, c, chip=args.chip, instruction=args.instruction, format=args.format)
+    except InputError as error:
+        message = re.sub(r"numsim\.tensorcore\.explain_mma\(.*\)", lambda _: _SUM, str(error))
+        raise InputError(re.sub(r"\b(chip|instruction|format)='([^']*)',?", r"--\1 \2", message)) from None
+    explanation = replace(found, text=written)
+    if args.out is not None:
+        _write_chip(args, explanation)
+    if args.json:
+        _output.print_json(explanation.to_dict())
+    else:
+        text.write(mma_text.explanation(explanation), sys.stdout, colour=_output.colour(args.plain))
+    return FINE
+
+
+def _write_chip(args: argparse.Namespace, e: MmaExplanation) -> None:
+    """Text, page and JSON, and the picture; matplotlib comes in only for that."""
+    from numsim.show import mma_html
+
+    def draw(stem: Path) -> list[Path]:
+        from numsim.show import mma_picture, style
+
+        figure = mma_picture.draw(e, style=args.style or "page", theme=args.theme or "light")
+        return style.save(figure, stem, alt=mma_picture.alt([e]))
+
+    path = files.check_path(args.out)
+    if path.suffix.lower() in (".png", ".svg") and not path.is_dir():
+        with tempfile.TemporaryDirectory() as folder:
+            drawn = {p.suffix: p.read_bytes() for p in draw(Path(folder) / "explain")}
+        _output.warn(f"wrote {files.show(files.write_atomic(path, drawn[path.suffix.lower()]))}")
+        return
+    contents = {"txt": str(e), "html": mma_html.page(e), "json": _output.to_json(e.to_dict())}
+    if len(written := _output.write_out(args.out, "explain", contents)) > 1:
+        for picture in draw(written[0].with_suffix("")):
+            _output.warn(f"wrote {files.show(picture)}")
 
 
 def as_flags(message: str) -> str:

@@ -134,6 +134,7 @@ class _Sheet:
 
         self.figure = new_picture(style, height / self.width)
         self.figure.set_layout_engine("none")
+        self.figure.suptitle(". ".join(findings), visible=False)  # for the title inside files
         self.axes: Axes = self.figure.add_axes((0, 0, 1, 1))
         self.axes.axis("off")
         self.axes.set_xlim(0, self.width)

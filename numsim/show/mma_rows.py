@@ -106,7 +106,7 @@ def _term_row(items: list[Item], top: int | None, edge: int | None) -> Row:
     if edge is None and x.lost:  # a path that rounds each product for itself
         edge = 1 - x.kept.denominator.bit_length() if x.kept else first + 1
     kept = len(digits) if edge is None else len(digits) - min(max(edge - last, 0), len(digits))
-    kind: Kind = "c" if not x.count else "product"
+    kind: Kind = "c" if not x.products else "product"
     return Row(kind, _label([i.name for i in items]), len(items), amount(x.value, 7), x.value < 0, first, digits, kept,
                x.lost, x.term.exponent, x.term.exponent == top)  # fmt: skip
 
@@ -236,13 +236,13 @@ def finding(e: MmaExplanation) -> str:
     instead = _instead(e.value, e.exact)
     terms = [i for x in e.blocks for i in x.items]
     of = f"of {plural(e.count, 'product')}"
-    if gone := sum(i.count for i in terms if i.value and not i.kept):
+    if gone := sum(i.products for i in terms if i.value and not i.kept):
         return f"{chip}: {gone} {of} {'is' if gone == 1 else 'are'} lost, {instead}"
     cut, rounded = losses(e)
     if abs(rounded) >= abs(cut):
         return f"{chip}: rounding to {e.format.title} loses most, {instead}" if cut else (
             f"{chip}: only the rounding to {e.format.title} loses something, {instead}")  # fmt: skip
-    if hurt := sum(i.count for i in terms if i.lost):
+    if hurt := sum(i.products for i in terms if i.lost):
         return f"{chip}: {hurt} {of} {'loses' if hurt == 1 else 'lose'} bits, {instead}"
     if any(i.lost for i in terms):
         return f"{chip}: c loses bits, {instead}"

@@ -18,12 +18,13 @@ def explanation(e: MmaExplanation) -> list[Line]:
     """The whole card."""
     unit, evidence = e.model.unit, e.model.evidence.level
     lines: list[Line] = [[Span(mma_rows.finding(e), "strong")]]
-    lines.append([Span(f"  {e.model.instruction} ({evidence}), code {hex_code(e.code, e.format)}", "faint")])
+    by = f"{e.text} by " if e.text else ""
+    lines.append([Span(f"  {by}{e.model.instruction} ({evidence})", "faint")])
     if unit.path != "block":
         lines.append([Span(f"  {PATHS[unit.path]}", "faint")])
     for panel in mma_rows.panels(e):
         lines += [[Span("")], *_panel(panel)]
-    lines += [[Span("")], [Span(f"  result: {OUTPUTS[unit.output]}", "faint")]]
+    lines += [[Span("")], [Span(f"  result {hex_code(e.code, e.format)}: {OUTPUTS[unit.output]}", "faint")]]
     lines += [[Span(f"  {text}")] for text in mma_rows.verdict(e)]
     lines += [[Span(f"  note: {note}")] for note in e.notes]
     return [part for line in lines for part in fit(line, WIDTH)]

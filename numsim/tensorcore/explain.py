@@ -32,12 +32,12 @@ _ONE = Rational(0, 1, 1)
 class Item(NamedTuple):
     """One term of a block: a product, a group of products, or what they are added to.
 
-    name : "k 3", "group 2", "c", or "acc" for what the block before left. count : how many products it is.
+    name : "k 3", "group 2", "c", or "acc" for what the block before left. products : how many it is.
     term : significand and exponent as the unit takes them. kept : what of its value enters the sum.
     """
 
     name: str
-    count: int
+    products: int
     term: Term
     kept: Fraction
 
@@ -117,7 +117,7 @@ class Block:
     @property
     def idle(self) -> bool:
         """Whether no product came, and what was there stayed as it was: a block of padding."""
-        return not (any(x.count for x in self.items) or self.causes or self.cut or self.rounded)
+        return not (any(x.products for x in self.items) or self.causes or self.cut or self.rounded)
 
 
 @dataclass(frozen=True)
@@ -382,7 +382,7 @@ def _rounded(values: list[Rational], format: Format, what: str, notes: list[str]
     )  # fmt: skip
     if changed:
         x, code = next(iter(changed))
-        more = f"; {len(changed) - 1} more are rounded" if len(changed) > 1 else ""
+        more = f" ({len(changed)} numbers are rounded)" if len(changed) > 1 else ""
         exact = as_fraction(x)
         near = exact.numerator / exact.denominator if abs(exact) < 2**1000 else 0.0
         written = repr(near) if Fraction(near) == exact else short_number(exact, digits_for(format))

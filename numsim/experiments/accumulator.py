@@ -42,7 +42,7 @@ SHORTEST = 32  # products: one FP8 instruction of Hopper
 PROMOTED = 128  # after so many the chain starts again, as DeepSeek-V3 and cuBLASLt do it
 ASKED = ("h100", "b200")  # the chips of the question
 KINDS = {"normal": "normal numbers", "positive": "uniform numbers from [0, 1)"}
-_CHIPS = ("v100", "a100", "l40s", "h100", "b200")
+_CHIPS = ("v100", "a100", "l40s", "h100", "b200", "mi300x")
 _EXAMPLE = 'numsim.experiments.run("accumulator", chips=["h100", "b200"])'
 
 
@@ -70,8 +70,8 @@ def run(
 
     The exact sum: every product of two such numbers is a float64, and ``math.fsum`` rounds their sum once.
 
-    Parameters: ``formats`` of the operands; ``chips`` (those of AMD have no kernel here: minutes); ``longest``;
-    ``outputs``, dot products for each point; ``seed`` of the numbers.
+    Parameters: ``formats`` of the operands (the pictures show two); ``chips``; ``longest``; ``outputs``, dot products
+    for each point; ``seed`` of the numbers.
     """
     chips = check_chips(chips, _EXAMPLE)
     longest = check_whole("longest", longest, PROMOTED, 16_384, 'numsim.experiments.run("accumulator", longest=1024)')
@@ -319,6 +319,7 @@ EXPERIMENT = Experiment(
         "DeepSeek-V3 Technical Report, arXiv:2412.19437, section 3.3.2: 14 bits, promotion every 128",
         "SageAttention2, arXiv:2411.10958: the accumulator as FP22; P. Xie et al., arXiv:2511.10909v2 (2026): E8M13",
         "deepseek-ai/DeepGEMM issues 37 (mma.sync on H100 shows no loss: it is no FP8 unit) and 176 (25 bits on B200)",
+        "recorded FP8 results of an H100 start from c = 0; how a chain goes on rests on the papers: numsim chips h100",
     ),
     defaults={"formats": ("e4m3", "fp16"), "chips": _CHIPS, "longest": 8192, "outputs": 64, "seed": 1},
     run=run,

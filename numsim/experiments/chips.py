@@ -68,8 +68,8 @@ def run(
 ) -> Result:
     """A product of two matrices of normal numbers, size x k and k x size, on each chip, with FP32 results.
 
-    Parameters: ``formats`` of the operands, one product for each; ``chips``; ``size``; ``k``, a multiple of 32 (the
-    chips of AMD take some seconds for each 64); ``seed`` of the numbers.
+    Parameters: ``formats`` of the operands, one product for each; ``chips``; ``size``; ``k``, a multiple of 32;
+    ``seed`` of the numbers.
     """
     chips = check_chips(chips, _EXAMPLE)
     size = check_whole("size", size, 2, 128, 'numsim.experiments.run("chips", size=16)')

@@ -23,6 +23,7 @@ from numsim.show.style import (
     GREY,
     ORANGE,
     PURPLE,
+    SKY,
     SUPERSCRIPT,
     VERMILLION,
     Look,
@@ -49,6 +50,7 @@ _LOOKS = {
     "L40S": Look(GREEN, "-", "^"),
     "H100": Look(VERMILLION, "-", "o"),
     "B200": Look(BLUE, "-", "D"),
+    "MI300X": Look(SKY, "-", "X"),
     IN_ORDER: Look(BLACK, "-", "P"),
 }
 
@@ -69,7 +71,7 @@ def _shown(result: Result, kind: str) -> tuple[list[Way], list[Way]]:
     """
     shown: list[Way] = []
     told: list[Way] = []
-    for f in dict.fromkeys(w["format"] for w in result.series["errors"][kind]):
+    for f in _formats(result.series["errors"][kind])[:2]:  # more panels would be too narrow
         plain, promoted, judged = (
             [w for w in result.series["errors"][k] if w["format"] == f and w["promoted"] == p]
             for k, p in ((kind, False), (kind, True), ("normal", False))
@@ -100,7 +102,7 @@ def _normal(result: Result, style: str) -> tuple[str, Picture, str]:
         f"{KINDS['normal'].capitalize()}, {result.series['outputs']} dot products for each point, against the exact "
         f"sum. Promoted: the chain begins again from zero every {PROMOTED} terms; the pieces are added in FP32.",
     )  # fmt: skip
-    alt = f"{finding}. Line charts of the median error against length, for {_formats(ways)}: {_ends(ways, 'median')}."
+    alt = f"{finding}. Line charts of the median error against length; at the end {_ends(ways, 'median')}."
     return "accumulator", figure, alt
 
 
@@ -117,12 +119,12 @@ def _drift(result: Result, style: str) -> tuple[str, Picture, str]:
         f"{KINDS['positive'].capitalize()}, {result.series['outputs']} dot products for each point. Full marks: too "
         f"small; open marks: too large. Promoted: from zero every {PROMOTED} terms, the pieces added in FP32.",
     )  # fmt: skip
-    alt = f"{finding}. Line charts of the mean error against length, for {_formats(ways)}: {_ends(ways, 'mean')}."
+    alt = f"{finding}. Line charts of the mean error against length; at the end {_ends(ways, 'mean')}."
     return "accumulator-drift", figure, alt
 
 
-def _formats(ways: Sequence[Way]) -> str:
-    return listed(list(dict.fromkeys(w["format"] for w in ways)))
+def _formats(ways: Sequence[Way]) -> list[str]:
+    return list(dict.fromkeys(w["format"] for w in ways))
 
 
 def _ends(ways: Sequence[Way], measure: str) -> str:
@@ -132,7 +134,7 @@ def _ends(ways: Sequence[Way], measure: str) -> str:
 
 def _lines(figure: Picture, result: Result, ways: Sequence[Way], measure: str, label: str) -> None:
     """A panel for each format; sizes on a log scale, with a place for zero below; open marks for means above zero."""
-    lengths, formats = result.series["lengths"], list(dict.fromkeys(w["format"] for w in ways))
+    lengths, formats = result.series["lengths"], _formats(ways)
     sizes = [abs(x) for w in ways for x in w[measure] if x]
     low, high = (math.floor(math.log10(min(sizes))), math.ceil(math.log10(max(sizes)))) if sizes else (-8, 0)
     zero = 10.0 ** (low - 0.6)

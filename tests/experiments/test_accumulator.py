@@ -98,6 +98,11 @@ def test_truncation_drifts_and_promotion_stops_it() -> None:
         assert abs(ways(result, "positive", format)["FP32 in order"]["mean"][-1]) < 1e-6
 
 
+def test_rounding_to_nearest_does_not_drift() -> None:
+    means = ways(lecture("accumulator")[1], "positive", "FP16")["MI300X"]["mean"]
+    assert max(map(abs, means)) < 1e-6 and min(means) < 0 < max(means)
+
+
 def test_blackwell_needs_no_promotion() -> None:
     result = lecture("accumulator")[1]
     plain, hopper = (ways(result, "normal", "E4M3")[chip]["median"][-1] for chip in ("B200", "H100"))

@@ -23,7 +23,6 @@ _FAMOUS = (1024.5, 1024.75, 1025.5)  # TF32 has whole numbers only from 1024 to 
 _LOW_NAN = 0x7F800001  # a NaN whose payload lies in the bits that are ignored
 _FIRST: dict[str, Rounding] = {"ties away": "nearest-away", "ties even": "nearest-even"}
 IN_ORDER = "FP32 in order"
-KINDS = {"uniform": uniform, "normal": normal}
 
 
 class Way(NamedTuple):
@@ -130,6 +129,14 @@ class Units(NamedTuple):
 
     def of(self, format: Format) -> Model | None:
         return self.tf32 if format == TF32 else self.bf16
+
+
+def fine_normal(seed: int, shape: Sequence[int], start: int = 0) -> Floats:
+    """Nearly normal numbers; ``normal`` gives multiples of 2^-16, these have bits for all of FP32 below that."""
+    return np.asarray(normal(seed, shape, start) + 2.0**-16 * uniform(seed, shape, (1 << 31) + start))
+
+
+KINDS = {"uniform": uniform, "normal": fine_normal}
 
 
 # --- single products --------------------------------------------------------------------------------------------------

@@ -23,8 +23,9 @@ from numsim.tensorcore.models import TYPES, Model
 NOTHING = -9000  # the exponent of zero: below every sum of exponents
 NO_TERMS = -999  # of an empty sum, on CDNA3
 ROWS = 8  # whose accumulators are in work at a time
-BLOCK, LATE, GROUPS, CDNA3, CDNA3_FP8 = range(5)
-PATHS = {"block": BLOCK, "fp8-as-fp16": LATE, "groups": GROUPS, "cdna3": CDNA3, "cdna3-fp8": CDNA3_FP8}
+CUT, TO_FP16, TO_FP32 = range(3)
+BLOCK, LATE, GROUPS, CDNA3 = range(4)
+PATHS = {"block": BLOCK, "fp8-as-fp16": LATE, "groups": GROUPS, "cdna3": CDNA3, "cdna3-fp8": CDNA3}
 
 
 class Rules(NamedTuple):
@@ -33,11 +34,12 @@ class Rules(NamedTuple):
     path: int
     k: int  # products of an instruction
     length: int
+    step: int  # 2 where products with even and with odd index are added apart
     fraction_bits: int
     floor: int
     c_emin: int  # the least exponent of c and d
-    to_fp16: bool
-    mask: np.uint64  # float64 bits that a normal result keeps
+    output: int  # cut, or rounded to the nearest FP16 or FP32 number
+    mask: np.uint64  # float64 bits that a normal result keeps where it is cut
     tiny: np.float64  # 2^n, with 2^-n the unit of subnormal results
 
 
@@ -45,11 +47,18 @@ def rules(model: Model) -> Rules:
     unit, path = model.unit, PATHS[model.unit.path]
     kept = 13 if unit.output == "rz-e8m13" else 23
     length = {LATE: model.k // 2, GROUPS: model.k // 16}.get(path, model.k)
-    floor = NO_TERMS if path in (CDNA3, CDNA3_FP8) else unit.floor
     return Rules(
-        path, model.k, min(unit.length, length), unit.fraction_bits, floor, TYPES[model.d].emin,
-        unit.output == "rne-fp16", np.uint64((1 << 64) - (1 << (52 - kept))), np.float64(2.0 ** (126 + kept)),
-    )  # fmt: skip
+        path=path,
+        k=model.k,
+        length=min(unit.length, length),
+        step=2 if unit.path == "cdna3-fp8" else 1,
+        fraction_bits=unit.fraction_bits,
+        floor=NO_TERMS if path == CDNA3 else unit.floor,
+        c_emin=TYPES[model.d].emin,
+        output={"rne-fp16": TO_FP16, "rne-fp32": TO_FP32}.get(unit.output, CUT),
+        mask=np.uint64((1 << 64) - (1 << (52 - kept))),
+        tiny=np.float64(2.0 ** (126 + kept)),
+    )
 
 
 # --- numbers ----------------------------------------------------------------------------------------------------------
@@ -81,7 +90,7 @@ def nearest(x):  # type: ignore[no-untyped-def]
 @part
 def finish(v, r):  # type: ignore[no-untyped-def]
     """The output rule, for an exact sum."""
-    if r.to_fp16:
+    if r.output == TO_FP16:
         size = abs(v)
         bits = as_bits(size)
         odd = (bits >> np.uint64(42)) & np.uint64(1)
@@ -89,6 +98,8 @@ def finish(v, r):  # type: ignore[no-untyped-def]
         w = (size + 2.0**28) - 2.0**28 if size < 2.0**-14 else w  # float64's own rounding, to multiples of 2^-24
         w = np.inf if w >= 65536.0 else w
         w = np.copysign(w, v)
+    elif r.output == TO_FP32:
+        w = nearest(v)
     else:
         w = as_float(as_bits(v) & r.mask)
         w = np.trunc(v * r.tiny) * (1.0 / r.tiny) if abs(v) < 2.0**-126 else w
@@ -150,12 +161,12 @@ def add_terms(a, b, i, first, end, step, tops, sums, bits):  # type: ignore[no-u
 @jit
 def block(a, b, i, first, end, acc, tops, sums, r):  # type: ignore[no-untyped-def]
     """acc + the sum of products first to end, for every output of row i."""
-    find_tops(a, b, i, first, end, 1, tops)
+    find_tops(a, b, i, first, end, r.step, tops)
     for j in range(acc.size):
         e = np.int16(exponent_of(acc[j], r.c_emin))
         e = e if acc[j] != 0.0 and e > tops[j] else tops[j]
         tops[j] = e if e > r.floor else np.int16(r.floor)
-    add_terms(a, b, i, first, end, 1, tops, sums, r.fraction_bits)
+    add_terms(a, b, i, first, end, r.step, tops, sums, r.fraction_bits)
     for j in range(acc.size):
         top = np.int64(tops[j])
         total = sums[j] + np.trunc(acc[j] * power(r.fraction_bits - top))
@@ -200,25 +211,24 @@ def infinite_products(a, b, i, first, end, step, sums):  # type: ignore[no-untyp
 
 
 @jit
-def cdna3_sums(a, b, i, first, end, step, tops, sums, r):  # type: ignore[no-untyped-def]
+def cdna3_sums(a, b, i, first, end, tops, sums, r):  # type: ignore[no-untyped-def]
     """The products without c: their sum in units of 2^(top - F)."""
-    find_tops(a, b, i, first, end, step, tops)
+    find_tops(a, b, i, first, end, r.step, tops)
     high = False
     for j in range(tops.size):
-        tops[j] = tops[j] if tops[j] > NO_TERMS else np.int16(NO_TERMS)
+        tops[j] = tops[j] if tops[j] > r.floor else np.int16(r.floor)
         high |= tops[j] >= 127
-    add_terms(a, b, i, first, end, step, tops, sums, r.fraction_bits)
+    add_terms(a, b, i, first, end, r.step, tops, sums, r.fraction_bits)
     if high:
-        infinite_products(a, b, i, first, end, step, sums)
+        infinite_products(a, b, i, first, end, r.step, sums)
 
 
 @jit
 def cdna3_block(a, b, i, first, end, acc, tops, sums, odd_tops, odd_sums, r):  # type: ignore[no-untyped-def]
     """As ``tensorcore/cdna.py``: the sums of 24 bits, rounded down to 32 below the common exponent, meet c."""
-    apart = r.path == CDNA3_FP8
-    cdna3_sums(a, b, i, first, end, 2 if apart else 1, tops, sums, r)
-    if apart:
-        cdna3_sums(a, b, i, first + 1, end, 2, odd_tops, odd_sums, r)
+    cdna3_sums(a, b, i, first, end, tops, sums, r)
+    if r.step == 2:
+        cdna3_sums(a, b, i, first + 1, end, odd_tops, odd_sums, r)
         for j in range(acc.size):
             top = max(tops[j], odd_tops[j])
             even = np.floor(sums[j] * power(np.int64(tops[j]) - top))
@@ -229,10 +239,18 @@ def cdna3_block(a, b, i, first, end, acc, tops, sums, odd_tops, odd_sums, r):  #
         common = max(top, e)
         total = np.floor(sums[j] * power(top - common + 32 - r.fraction_bits))
         c = np.floor(acc[j] * power(r.fraction_bits - common)) * power(np.int64(32) - r.fraction_bits)
-        total += 0.0 if apart and e < common - r.fraction_bits - 1 else c
+        total += 0.0 if r.step == 2 and e < common - r.fraction_bits - 1 else c
         total *= power(common - 32)
         unit = exponent_of(total, np.int64(-126)) - 31
         acc[j] = nearest(np.floor(total * power(-unit)) * power(unit))
+
+
+@jit
+def add_rounded(acc, sums, r):  # type: ignore[no-untyped-def]
+    """acc + sums, to the nearest number of d's format."""
+    for j in range(acc.size):
+        s = acc[j] + sums[j]  # of two FP32 or FP16 numbers: float64 rounds it harmlessly, if at all
+        acc[j] = finish(s, r) if r.output == TO_FP16 else nearest(s)
 
 
 # --- chains -----------------------------------------------------------------------------------------------------------
@@ -263,26 +281,21 @@ def chain_lanes(a, b, words, first, end, column, r):  # type: ignore[no-untyped-
                 target[j] = from_word(row[j])
         for n in range(0, length, r.k):
             for i in range(rows):
+                x, y, at, here, stop, target = a, b, start + i, n, n + r.k, acc[i]
                 if r.path == GROUPS:
-                    group_sums(a, b, start + i, n, found)
-                    block(one, found, 0, 0, groups, acc[i], tops, sums, r)
-                    continue
-                target = acc[i]
-                if r.path == LATE:
+                    group_sums(a, b, at, n, found)
+                    x, y, at, here, stop = one, found, 0, 0, groups
+                elif r.path == LATE:  # an instruction starts from zero, and c is added last
                     target = inner
-                    for j in range(width):
-                        target[j] = 0.0
-                for m in range(n, n + r.k, r.length):
-                    last = min(m + r.length, n + r.k)
-                    if r.path == CDNA3 or r.path == CDNA3_FP8:
-                        cdna3_block(a, b, start + i, m, last, target, tops, sums, odd_tops, odd_sums, r)
+                    target[:] = 0.0
+                for m in range(here, stop, r.length):
+                    last = min(m + r.length, stop)
+                    if r.path == CDNA3:
+                        cdna3_block(x, y, at, m, last, target, tops, sums, odd_tops, odd_sums, r)
                     else:
-                        block(a, b, start + i, m, last, target, tops, sums, r)
-                if r.path == LATE:  # an instruction starts from zero, and c is added last
-                    target = acc[i]
-                    for j in range(width):
-                        s = target[j] + inner[j]
-                        target[j] = finish(s, r) if r.to_fp16 else nearest(s)
+                        block(x, y, at, m, last, target, tops, sums, r)
+                if r.path == LATE:
+                    add_rounded(acc[i], inner, r)
         for i in range(rows):
             row, target = words[start + i, column : column + width], acc[i]
             for j in range(width):

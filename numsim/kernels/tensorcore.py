@@ -37,8 +37,7 @@ def suits(model: Model) -> bool:
     if not rounds_to_nearest() or unit.align != "toward-zero" or unit.normalised:
         return False
     if unit.path in _tensorcore_lanes.PATHS:
-        known = unit.output != "rne-fp32" and unit.fraction_bits <= 40 and unit.floor >= -800
-        return known and (model.c == model.d or model.blocks == 1)
+        return unit.fraction_bits <= 40 and unit.floor >= -800 and (model.c == model.d or model.blocks == 1)
     lengths = {"fma": (1,), "pairwise": (2, 4), "exact": range(1025)}[unit.path]
     if unit.length not in lengths or model.k % unit.length or model.c != model.d or model.d not in ("f32", "f64"):
         return False
@@ -134,7 +133,7 @@ def _scales(codes: Codes, type_name: str) -> tuple[npt.NDArray[np.float32], npt.
 def _values(codes: Codes, type_name: str, scales: None, model: Model) -> Values:
     """Codes (K, n) as float64; what CDNA2 flushes is +0."""
     format, drop = TYPES[type_name], 13 if type_name in IN_WORDS else 0
-    values = np.array(decode_values(np.ascontiguousarray(codes) >> codes.dtype.type(drop), format))
+    values = np.array(decode_values(np.ascontiguousarray(codes) >> codes.dtype.type(drop), format), order="C")
     if model.unit.path == "pairwise":
         values[np.abs(values) < float(format.least_normal)] = 0.0
     return Values(values)
@@ -224,7 +223,7 @@ def dots(
     def some(start: int) -> None:
         here = slice(start, start + chunk)
         if model.d == "f64":  # whose products are not exact
-            x, y = (np.array(decode_values(z[here], TYPES["f64"])) for z in (a, b))
+            x, y = (np.array(decode_values(z[here], TYPES["f64"]), order="C") for z in (a, b))
             dot_doubles(x, y, results[here])
             return
         parts = [None if s is None else s[here].T for s in (scale_a, scale_b)]
@@ -249,10 +248,10 @@ def _share(tasks: Sequence[tuple[int, ...]], do: Callable[..., None], products: 
 def _results(c: Codes, model: Model) -> npt.NDArray[Any]:
     """c as FP32 words, FP16 widened without rounding; FP64 as float64."""
     if model.c == "f64":
-        return np.array(c, np.uint64).view(np.float64)
+        return np.array(c, np.uint64, order="C").view(np.float64)
     if model.c == "f16":
-        return np.array(c, np.uint16).view(np.float16).astype(np.float32).view(np.uint32)
-    return np.array(c, np.uint32)
+        return np.array(c, np.uint16, order="C").view(np.float16).astype(np.float32).view(np.uint32)
+    return np.array(c, np.uint32, order="C")
 
 
 def _codes(results: npt.NDArray[Any], model: Model) -> npt.NDArray[Any]:

@@ -13,6 +13,7 @@ from numsim import host
 from numsim.codes import code_dtype
 from numsim.formats import Format
 from numsim.machines.library import Library
+from numsim.machines.question import MMA, Question
 
 _NUMPY: dict[str, np.dtype[Any]] = {
     "fp64": np.dtype(np.float64),
@@ -87,6 +88,11 @@ class MlDtypes(Numpy):
     @property
     def own(self) -> tuple[str, ...]:
         return tuple(_ml_dtypes())
+
+    def _why_not(self, q: Question) -> str:
+        if q.operation == MMA:
+            return "ml_dtypes has no matrix product that stays in a format: it gives float32 numbers"
+        return super()._why_not(q)
 
 
 @lru_cache(maxsize=1)

@@ -41,6 +41,8 @@ _DEFAULTS: dict[str, Any] = {
     "seed": None,  # stochastic only
     "sr_bits": None,
 }
+_OF_MMA = ("chip", "instruction")
+_EXAMPLE = "Example: chip='h200', instruction='mma.m16n8k16.f32.f16.f16.f32'"
 
 
 def array_digest(codes: npt.NDArray[Any]) -> str:
@@ -104,15 +106,24 @@ class Question:
         object.__setattr__(self, "options", MappingProxyType(dict(sorted(chosen.items()))))
 
     def _check_mma(self) -> None:
-        """The instruction by its own name; formats that it has."""
+        """The instruction by its own name; formats that it has; no other options."""
+        if other := sorted(k for k, v in self.options.items() if k not in _OF_MMA and v != _DEFAULTS[k]):
+            raise InputError(
+                f"{MMA} multiplies as the unit does: it takes no {other[0]}, only {' and '.join(_OF_MMA)}."
+            )
         if self.chip is None and self.instruction is None:
+            if len(self.inputs) > 3:
+                raise InputError(f"block scales belong to an instruction of a chip. {_EXAMPLE}")
             return
+        if isinstance(self.chip, Model):
+            raise InputError(f"chip={self.chip}: a question knows chips by name. {_EXAMPLE}")
         model = get_model(self.chip, self.instruction)
         operands = [word_format(t) for t in (model.a, model.b, model.c, *[model.scale] * 2 * bool(model.scale))]
         if [*self.inputs, self.output] != [*operands, TYPES[model.d]]:
-            wanted = " ".join(map(str, operands))
-            given = " ".join(map(str, self.inputs))
-            raise InputError(f"{model} takes {wanted} and gives {TYPES[model.d]}; here {given} and {self.output}.")
+            wanted, given = (" ".join(f.name for f in formats) for formats in (operands, self.inputs))
+            d = TYPES[model.d].name
+            example = f"Example: ask('{MMA}', '{wanted}'.split(), '{d}', ...)"
+            raise InputError(f"{model} takes {wanted} and gives {d}; here {given} and {self.output}. {example}")
         object.__setattr__(self, "options", {**self.options, "chip": model.chip, "instruction": model.instruction})
 
     @cached_property
@@ -147,8 +158,15 @@ class Question:
             shape = np.broadcast_shapes(*shapes)
         except ValueError:
             text = " and ".join(map(str, shapes))
-            raise InputError(f"{self.operation}: arrays of shapes {text} do not go together.") from None
+            raise InputError(f"{self.operation}: arrays of shapes {text} do not go together{self._rule()}.") from None
         return shape[:-1] if self.operation in ("sum", "dot") else shape
+
+    def _rule(self) -> str:
+        if self.operation != MMA:
+            return ""
+        k = f"K a multiple of {self.model.k}" if self.model else "K from 1 on"
+        scales = f", scales (..., K / {self.model.scale_block})" if self.model and self.model.scale else ""
+        return f": a (..., K), b (..., K), c (...){scales} are needed, {k}"
 
     def _mma_shape(self, shapes: list[tuple[int, ...]]) -> tuple[int, ...]:
         a, b, c, *scales = shapes
@@ -198,7 +216,10 @@ def ask(operation: str, inputs: Sequence[Any], output: Any, arrays: Sequence[Any
         if options.get(key) not in (None, "exact"):
             options[key] = get_format(options[key]).name
     # copies: a question is frozen, its arrays must not change behind its back
-    arrays = tuple(np.array(a) for a in arrays)
+    try:
+        arrays = tuple(np.array(a) for a in arrays)
+    except (ValueError, OverflowError):
+        raise InputError(f"{operation}: regular arrays of codes are needed. Example: [[0x3c00, 0x4000]]") from None
     return Question(operation, tuple(get_format(f) for f in inputs), get_format(output), arrays, options)
 
 

@@ -211,6 +211,7 @@ _CHAIN = "recorded at K = 8; that two such blocks are chained rests on the paper
 _CHAIN4 = "recorded at K = 4; that two such blocks are chained rests on the papers"
 _F16_OUT = "the recordings fix L; F and E0 hardly show in FP16 results and rest on the papers"
 _TF32_8 = "the recordings use 4 of 8 products: L = 8 rests on the papers"
+_ONE_TYPE = "recorded are pairs of one type; that mixed ones compute alike rests on the papers"
 _DMMA = "sequential FMA is what the papers state; no recordings"
 
 
@@ -234,16 +235,17 @@ def _hopper_evidence(gpu: str) -> list[tuple[str, Evidence]]:
         ("mma.m16n8k16.f32.bf16.*", _recorded(f"{gpu} bf16 -> fp32", "xie", "km", "hawkeye")),
         ("mma.m16n8k16.f16.f16.*", _recorded(f"{gpu} fp16 -> fp16", "xie", "km", note=_F16_OUT)),
         ("mma.m16n8k8.f32.tf32.*", _recorded(f"{gpu} tf32 -> fp32", "xie", "km", note=_TF32_8)),
-        ("mma.m16n8k32.f16.e?m?.*", _recorded(f"{gpu} E4M3 -> fp16; {gpu} E5M2 -> fp16", "km", "cutlass1986")),
+        ("mma.m16n8k32.f16.e?m?.*", _recorded(f"{gpu} E4M3 -> fp16; {gpu} E5M2 -> fp16", "km", "cutlass1986",
+                                              note=_ONE_TYPE)),
         ("mma.m16n8k32.f32.e?m?.*", _stated("km", "cutlass1986", note=by_hand)),
         ("wgmma.*.f32.e?m?.*", _recorded(f"{gpu} E4M3 -> fp32; {gpu} E5M2 -> fp32", "xie", "hawkeye", "mmaemu", "dsv3",
-                                         note="recorded with c = 0 only; pairs of one type")),
+                                         note=f"only c = 0 is recorded; {_ONE_TYPE}")),
     ]  # fmt: skip
 
 
 def _ada_fp8(gpu: str, fp16: bool) -> list[tuple[str, Evidence]]:
-    wide = _recorded(f"{gpu} E4M3 -> fp32; {gpu} E5M2 -> fp32", "xie", "km", "hawkeye", note="pairs of one type")
-    half = _recorded(f"{gpu} E4M3 -> fp16; {gpu} E5M2 -> fp16", "xie", "km", note="pairs of one type")
+    wide = _recorded(f"{gpu} E4M3 -> fp32; {gpu} E5M2 -> fp32", "xie", "km", "hawkeye", note=_ONE_TYPE)
+    half = _recorded(f"{gpu} E4M3 -> fp16; {gpu} E5M2 -> fp16", "xie", "km", note=_ONE_TYPE)
     stated = _stated("xie", "km", note="the same chip generation is recorded (RTX 1000 Ada)")
     return [("mma.*.f32.e?m?.*", wide), ("mma.*.f16.e?m?.*", half if fp16 else stated)]
 
@@ -279,8 +281,8 @@ EVIDENCE: dict[str, list[tuple[str, Evidence]]] = {
         ("mma.m16n8k16.f32.bf16.*", _recorded("B200 bf16 -> fp32", "xie", "km")),
         ("mma.m16n8k16.f16.f16.*", _recorded("B200 fp16 -> fp16", "xie", "km", note=_F16_OUT)),
         ("mma.m16n8k8.f32.tf32.*", _recorded("B200 tf32 -> fp32", "xie", "km", note=_TF32_8)),
-        ("mma.m16n8k32.f32.e?m?.*", _recorded("B200 E4M3 -> fp32; B200 E5M2 -> fp32", "km")),
-        ("mma.m16n8k32.f16.e?m?.*", _recorded("B200 E4M3 -> fp16; B200 E5M2 -> fp16", "km")),
+        ("mma.m16n8k32.f32.e?m?.*", _recorded("B200 E4M3 -> fp32; B200 E5M2 -> fp32", "km", note=_ONE_TYPE)),
+        ("mma.m16n8k32.f16.e?m?.*", _recorded("B200 E4M3 -> fp16; B200 E5M2 -> fp16", "km", note=_ONE_TYPE)),
         ("tcgen05.*.kind::mxf4*", _stated("xie", "mmasim", "deepgemm176")),
         ("tcgen05.*.kind::f8f6f4.*", _stated("xie", "mmasim", "deepgemm176")),
         ("*", _stated("xie", "mmasim")),

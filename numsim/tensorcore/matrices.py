@@ -88,7 +88,7 @@ def matmul(
     Returns codes (..., M, N), or an Array if A and B are Arrays; ``how`` names all that was done.
     Raises ``InputError`` for shapes, formats and options that do not go together.
     Cost: on one core 1 to 4 billion products a second where neither NaN nor infinity occurs; memory for the result and
-    512 columns of K. Source: see ``numsim chips CHIP`` and section 3.3.2 of the DeepSeek-V3 report (promotion).
+    512 columns of K, and a copy of A and B where K is not a multiple of the instruction's. Source: see ``numsim chips CHIP`` and section 3.3.2 of the DeepSeek-V3 report (promotion).
 
     >>> import numsim
     >>> x = numsim.array([[1.0] + [2.0**-7] * 31], "e4m3")
@@ -102,6 +102,8 @@ def matmul(
     _check_options(model, k, tf32, promote, split_k, combine, alpha, beta, C, threads)
     _check_scales(a, b, *scales, shape, model)
     target, between = TYPES[model.d] if output is None else get_format(output), get_format(partials)
+    if between.nan_code is None:
+        raise InputError(f"partials={short(partials)}: {between.title} has no NaN to pass on. Example: partials='bf16'")
     last, factors = Policy(overflow=overflow, nan="max"), (_factor(alpha, "alpha"), _factor(beta, "beta"))
     c = None if C is None else _start(C, "f32" if beta is not None else model.c, shape)
     warn_of(model)

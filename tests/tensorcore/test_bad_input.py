@@ -196,6 +196,7 @@ MATMUL = [
       for x in (0, -1, 3, 2.0, True, None, "2", 1 << 200)],
     *[({"combine": x}, "combine=", "serial, pairwise") for x in ("tree", None, 1, ["serial"])],
     *[({"partials": x}, "format") for x in ("fp17", None, 3, "")],
+    *[({"partials": x}, f"partials={x!r}", "has no NaN", "partials='bf16'") for x in ("e2m1", "e3m2")],
     *[({"output": x}, "format") for x in ("fp17", 3, "", ["fp16"])],
     *[({"overflow": x}, "overflow", "ieee") for x in ("wrap", None, True, ["ieee"])],
     ({"overflow": "wrap", "output": "bf16"}, "overflow", "ieee"),

@@ -429,7 +429,8 @@ def test_run_swamping_is_light_and_quick(tmp_path):
 
 def test_the_registry(monkeypatch):
     monkeypatch.undo()
-    assert list_experiments() == ("swamping", "underflow", "master-weights", "casts")
+    cores = ("accumulator", "kept-bits", "chips", "blocks", "tf32", "invariance")
+    assert list_experiments() == ("swamping", "underflow", "master-weights", "casts", *cores)
     for name in list_experiments():
         e = get_experiment(name)
         assert e.name == name and e.choices[0] == e.wrong_guess

@@ -64,7 +64,7 @@ def matmul(
 
     Rules
     -----
-    NaN : the chip's one NaN in every format that a NaN passes through; the largest number where ``output`` has none.
+    NaN : as for ``mma``, and so in ``output`` (0x7FFF in BF16, too); the largest number where ``output`` has no NaN.
     Inf, -0, subnormals : in the chains as for ``mma``; in steps 3 and 4 as IEEE 754 has them.
     overflow : in the chains as for ``mma``; of the last rounding as ``overflow`` says, see ``numsim.encode``.
 
@@ -88,7 +88,8 @@ def matmul(
     Returns codes (..., M, N), or an Array if A and B are Arrays; ``how`` names all that was done.
     Raises ``InputError`` for shapes, formats and options that do not go together.
     Cost: on one core 1 to 4 billion products a second where neither NaN nor infinity occurs; memory for the result and
-    512 columns of K, and a copy of A and B where K is not a multiple of the instruction's. Source: see ``numsim chips CHIP`` and section 3.3.2 of the DeepSeek-V3 report (promotion).
+    512 columns of K, and a copy of A and B where K is no multiple of the instruction's.
+    Source: see ``numsim chips CHIP``; section 3.3.2 of the DeepSeek-V3 report (promotion).
 
     >>> import numsim
     >>> x = numsim.array([[1.0] + [2.0**-7] * 31], "e4m3")

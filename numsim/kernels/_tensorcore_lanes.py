@@ -237,7 +237,7 @@ def cdna3_block(a, b, i, first, end, acc, tops, sums, odd_tops, odd_sums, r):  #
     for j in range(acc.size):
         top, e = np.int64(tops[j]), exponent_of(acc[j], np.int64(-126))
         common = max(top, e)
-        total = np.floor(sums[j] * power(top - common + 32 - r.fraction_bits))
+        total = np.floor(sums[j] * power(max(top - common + 32 - r.fraction_bits, -1000)))  # far below an infinite c
         c = np.floor(acc[j] * power(r.fraction_bits - common)) * power(np.int64(32) - r.fraction_bits)
         total += 0.0 if r.step == 2 and e < common - r.fraction_bits - 1 else c
         total *= power(common - 32)

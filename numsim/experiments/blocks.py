@@ -323,7 +323,7 @@ def _findings(
     if chips:
         left, apart = ({who: row[ORDERS.index(order)] for who, row in chips.items()} for order in ORDERS[::3])
         yield (
-            f"2^30 - 2^30 and {_FEW} ones are {_FEW}, but ones in the pair's block are cut at its size although it "
+            f"2^30 - 2^30 and {_FEW} ones are {_FEW}, but ones in the pair's block are lost although the pair "
             f"cancels. What is left, with the ones of later blocks: {alike(left)}. With the pair 16 products earlier: "
             f"{alike(apart)}."
         )

@@ -347,7 +347,7 @@ EXPERIMENT = Experiment(
         "across them) changes bits, what does not (batch, tiles, zeros after K, the order inside a block) cannot. "
         "In a library the bits do change with the batch size, because it then picks another kernel, with another split "
         "of K, and whole answers of a language model with them. "
-        "Storing partial sums in BF16 is another matter than regrouping: it moves results a thousand times as far."
+        "Storing partial sums in BF16 is another matter than regrouping: it moves results hundreds of times as far."
     ),
     sources=(
         "H. He, Thinking Machines Lab, Defeating Nondeterminism in LLM Inference (2025)",

@@ -289,14 +289,16 @@ def split(means: Mapping[str, float], who: str) -> str:
 def _findings(
     singles: Mapping[str, list[Any]], found: Mapping[tuple[str, str], tuple[Error, Error]], main: str | None
 ) -> Iterable[str]:
-    for x in singles:
-        *units, away, even, wide = ("not answered" if v is None else str(v) for v in singles[x])
-        by_unit = f"by the unit {' or '.join(dict.fromkeys(units))}, " if units else ""
-        if "NaN" in x:
-            yield f"{x}, with its payload in the 13 bits that the unit ignores, times 1: {by_unit}in FP32 {wide}."
-        elif x != str(_FAMOUS[1]):  # between the two; the table has it
-            first = f"rounded first {away} (ties away) and {even} (ties even), " if units else ""
-            yield f"{x} x 1: {by_unit}{first}in FP32 {wide}."
+    for x, row in singles.items():
+        *units, away, even, wide = row
+        answers = list(dict.fromkeys(str(v) for v in units if v is not None))
+        told = [f"by the unit {' or '.join(answers)}"] if answers else []
+        if None not in (away, even) and "NaN" not in x:
+            told.append(f"rounded first {away} (ties away) and {even} (ties even)")
+        told += [f"in FP32 {wide}"] if wide is not None else []
+        what = f"{x}, with its payload in the 13 bits that the unit ignores, times 1" if "NaN" in x else f"{x} x 1"
+        if x != str(_FAMOUS[1]):  # between the two others; the table has it
+            yield f"{what}: {', '.join(told)}."
     errors = {way: pair for (who, way), pair in found.items() if who in (main, IN_ORDER)}
     if main is None or len(errors) < 2:
         return

@@ -277,7 +277,7 @@ def parse_products(text: str) -> Products:
             found.append((negative(factors[0]) if minus else factors[0], factors[1]))
         else:
             raise InputError(f"{short(node.text)}: a tensor core only multiplies and adds. {_HELP[True]}")
-        if len(found) + len(waiting) > MAX_PRODUCTS:
+        if max(len(found), len(waiting) // 2) > MAX_PRODUCTS:
             raise InputError(f"more than {MAX_PRODUCTS} products: no sum as long is explained. {_HELP[True]}")
     if len(lone) > 1:
         first, second = lone[0][0], lone[1][0]

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import matplotlib
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.font_manager import FontProperties
 from matplotlib.patches import Rectangle
-from matplotlib.textpath import TextPath
 
 from numsim.errors import InputError
 from numsim.show import mma_rows
-from numsim.show.mma_rows import Panel, Row, cause_text, note, typeset, value_of, zeros_text
+from numsim.show.mma_rows import Panel, Row, cause_text, note, plural, typeset, value_of, zeros_text
 from numsim.show.style import (
     BLACK,
     BLUE,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from numsim.tensorcore.explain import MmaExplanation
 
 MAX_PANELS = 4
+_MOST_ROWS = {"page": 56, "slide": 16}  # more than one block is drawn up to that
 _SHOWN_CUT = 12  # places right of the window, at most
 _TALLEST = 10.0  # inches, for pages
 
@@ -90,8 +92,9 @@ def draw_together(
         raise InputError(f"theme={theme!r}: allowed are {', '.join(THEMES)}. Example: draw(theme='dark')")
     if not explanations:
         raise InputError("no explanation to draw. Example: draw_together([explain_mma(...), explain_mma(...)])")
-    panels = [(e, p) for e in explanations for p in _chosen(mma_rows.panels(e), MAX_PANELS // len(explanations) or 1)]
-    with settings(check_style(style)):
+    rows = _MOST_ROWS[check_style(style)] // len(explanations)
+    panels = [(e, p) for e in explanations for p in _chosen(mma_rows.panels(e), rows)]
+    with settings(style):
         return _Sheet(panels, explanations, style, THEMES[theme]).figure
 
 
@@ -103,14 +106,15 @@ def alt(explanations: Sequence[MmaExplanation]) -> str:
     return f"{said}. A chart with the bits of each term in a row, by weight. {'; '.join(rows[:8])}{more}."
 
 
-def _chosen(panels: list[Panel], most: int) -> list[Panel]:
-    """Those that lose most, in their order."""
-
-    def loss(panel: Panel) -> Any:
-        return sum(abs(row.lost) for row in panel.totals)
-
-    worst = sorted(range(len(panels)), key=lambda i: loss(panels[i]), reverse=True)[:most]
-    return [panels[i] for i in sorted(worst)]
+def _chosen(panels: list[Panel], rows: int) -> list[Panel]:
+    """Those that lose most, in their order; as many as ``rows`` allows, and one at least."""
+    chosen: list[int] = []
+    for i in sorted(range(len(panels)), key=lambda i: sum(abs(r.lost) for r in panels[i].totals), reverse=True):
+        rows -= len(panels[i].rows) + len(panels[i].totals)
+        if chosen and (rows < 0 or len(chosen) == MAX_PANELS):
+            break
+        chosen.append(i)
+    return [panels[i] for i in sorted(chosen)]
 
 
 class _Sheet:
@@ -119,11 +123,13 @@ class _Sheet:
     def __init__(self, panels: list[Named], explanations: Sequence[MmaExplanation], style: str, theme: Theme) -> None:
         self.theme, self.size, self.width = theme, type_size(style), width(style)
         self.em, self.line = self.size / 72, self.size / 72 * 1.3
-        self.chips, self.many = len(explanations) > 1, len(panels) > 1
+        self.chips = len(explanations) > 1
+        self.many = self.chips or any(len([b for b in e.blocks if not b.idle]) > 1 for e in explanations)
         scratch = new_picture(style, 0.5)
+        self.renderer = FigureCanvasAgg(scratch).get_renderer()  # type: ignore[no-untyped-call]
         findings = [typeset(mma_rows.finding(e)) for e in explanations]
         title = "\n".join(wrapped(scratch, finding, self.size * 1.15, "bold") for finding in findings)
-        below = wrapped(scratch, _below(explanations), self.size * 0.85)
+        below = wrapped(scratch, _below(explanations, panels), self.size * 0.85)
         self._columns([p for _, p in panels])
         texts = (title.count("\n") + 1) * 1.15 + (below.count("\n") + 1) * 0.85
         texts += 0.85 * len(wrapped(scratch, _legend(panels, True), self.size * 0.85).splitlines())
@@ -157,7 +163,7 @@ class _Sheet:
         rows = [r for p in panels for r in (*p.rows, *p.totals)]
 
         def widest(texts: Iterable[str], size: float) -> float:
-            return max((_length(typeset(t), self.size * size) for t in texts), default=0.0)
+            return max((self.length(typeset(t), self.size * size) for t in texts), default=0.0)
 
         names = widest((r.label for r in rows), 1) + widest((value_of(r) for r in rows), 1.15)  # some are bold
         names = max(names + self.em, widest([_WEIGHT, *(zeros_text(p) for p in panels if p.zeros)], 1))
@@ -183,6 +189,13 @@ class _Sheet:
             self.pitch = max(self.pitch, min(self.line * 0.85, room * 0.6 / heavy))
             self.thin = max((room - self.pitch * heavy) / (count - heavy), self.line * 0.15)
 
+    def length(self, text: str, size: float) -> float:
+        """Inches of a line of type."""
+        if not text:
+            return 0.0
+        wide = self.renderer.get_text_width_height_descent(text, FontProperties(size=size), False)[0]
+        return float(wide / self.renderer.dpi)
+
     def height(self, row: Row) -> float:
         return self.pitch if _counts(row) else self.thin
 
@@ -205,7 +218,7 @@ class _Sheet:
         self.axes.plot(xs, ys, color=color, linewidth=self.size * thick, **options)
 
     def box(self, x: float, y: float, wide: float, high: float, fill: Any, **options: Any) -> None:
-        self.axes.add_patch(Rectangle((x, y), wide, high, facecolor=fill, **{"linewidth": 0, **options}))
+        self.axes.add_artist(Rectangle((x, y), wide, high, facecolor=fill, **{"linewidth": 0, **options}))
 
     # --- parts
     def _panel(self, e: MmaExplanation, panel: Panel) -> None:
@@ -247,14 +260,14 @@ class _Sheet:
         if panel.top is not None and panel.edge is not None:
             said = typeset(f"E = {panel.top}: kept down to 2^{panel.edge} (F = {panel.top - panel.edge})")
             left, cut = self.x(panel.top), self.x(panel.edge - 1, panel.edge) + self.em * 0.2
-            if _length(said, size) > cut - left - self.em:
+            if self.length(said, size) > cut - left - self.em:
                 said = typeset(f"E = {panel.top}, F = {panel.top - panel.edge}")
             self.write(left, self.y + line * 0.55, said, theme.ink, size)
             if any(row.last < panel.edge for row in panel.rows):
                 self.write(cut, self.y + line * 0.55, "cut off", theme.cut_ink, size)
             self.y += line
         self.write(self.start - self.em * 1.2, self.y + line * 0.45, _WEIGHT, theme.faint, size, ha="right")
-        label = max(_length(power(p), size) for p in (self.left, self.right)) + self.em * 0.5
+        label = max(self.length(power(p), size) for p in (self.left, self.right)) + self.em * 0.5
         step = next(n for n in (1, 2, 4, 5, 8, 10, 16, 20, 32, 64, 128) if n * self.cell > label)
         zero = self.left if panel.top is None else panel.top
         for place in range(self.right, self.left + 1):
@@ -318,23 +331,20 @@ def _lines(panel: Panel, many: bool) -> float:
     return 1.3 * many + (causes or 2.0 + (panel.top is not None))
 
 
-def _length(text: str, size: float) -> float:
-    """Inches."""
-    return float(TextPath((0, 0), text, size=size).get_extents().x1) / 72 if text.strip() else 0.0
-
-
 def _mixed(color: str, paper: str, share: float) -> tuple[float, ...]:
     """A tint: so much of the colour on the paper."""
     rgb, ground = matplotlib.colors.to_rgb(color), matplotlib.colors.to_rgb(paper)
     return tuple(share * c + (1 - share) * g for c, g in zip(rgb, ground, strict=True))
 
 
-def _below(explanations: Sequence[MmaExplanation]) -> str:
-    """What was done: the expression, and by which instructions."""
+def _below(explanations: Sequence[MmaExplanation], panels: list[Named]) -> str:
+    """What was done: the expression, by which instructions, and which blocks are not drawn."""
     units = "; ".join(
         f"{mma_rows.chip_name(x)}: {x.model.instruction} ({x.model.evidence.level})" for x in explanations
     )
-    return f"{explanations[0].text} by {units}" if explanations[0].text else units
+    missing = sum(not b.idle for e in explanations for b in e.blocks) - len(panels)
+    some = f". {plural(missing, 'block')} that lose{'s' * (missing == 1)} less not drawn" if missing > 0 else ""
+    return f"{typeset(explanations[0].text)} by {units}{some}" if explanations[0].text else f"{units}{some}"
 
 
 def _legend(panels: list[Named], unnamed: bool) -> str:

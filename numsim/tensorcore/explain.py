@@ -117,7 +117,8 @@ class Block:
     @property
     def idle(self) -> bool:
         """Whether no product came, and what was there stayed as it was: a block of padding."""
-        return not (any(x.products for x in self.items) or self.causes or self.cut or self.rounded)
+        new = any(x.products for x in self.items) or any(name != "acc" for name, _, _ in self.causes)
+        return not (new or self.cut or self.rounded)
 
 
 @dataclass(frozen=True)
@@ -385,7 +386,7 @@ def _rounded(values: list[Rational], format: Format, what: str, notes: list[str]
         more = f" ({len(changed)} numbers are rounded)" if len(changed) > 1 else ""
         exact = as_fraction(x)
         near = exact.numerator / exact.denominator if abs(exact) < 2**1000 else 0.0
-        written = repr(near) if Fraction(near) == exact else short_number(exact, digits_for(format))
+        written = repr(near).removesuffix(".0") if Fraction(near) == exact else short_number(exact, digits_for(format))
         notes.append(f"{what}: {written} is {value_text(code, format)} in {format.title}{more}")
     return codes
 

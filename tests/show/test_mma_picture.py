@@ -1,0 +1,149 @@
+"""The picture of a lost bit: what is drawn is what was cut; the page is well formed; settings are left alone."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+
+from numsim.errors import InputError
+from numsim.show import mma_html, mma_rows
+from numsim.tensorcore import explain_mma
+
+matplotlib = pytest.importorskip("matplotlib")
+picture = pytest.importorskip("numsim.show.mma_picture")
+style = pytest.importorskip("numsim.show.style")
+
+X = [1] + [2**-7] * 31
+K32 = [(-1) ** k * (1 + k % 7) * 2.0 ** -(k % 9) for k in range(32)]
+NVFP4 = "tcgen05.m128n256k64.kind::mxf4nvf4.block16.f32.e2m1.e2m1.ue4m3"
+CASES = {
+    "lost": lambda: explain_mma(X, X, chip="h100", format="e4m3"),
+    "kept": lambda: explain_mma(X, X, chip="b200", format="e4m3"),
+    "airy": lambda: explain_mma([1.5, 2, -0.001, 3], [1.5, 0.3, 0.7, 2**-14], 0.1, chip="v100"),
+    "two blocks": lambda: explain_mma(K32[:16], K32[16:], -1.3, chip="a100"),
+    "subnormal": lambda: explain_mma([2**-24, 2**-11], [2**10, 1.0009765625 * 2**-14], chip="h100"),
+    "groups": lambda: explain_mma([6, -4] * 16, [1] * 32, 0.1, chip="b200", instruction=NVFP4, scale_a=[2, 2**-9]),
+    "all of 32": lambda: explain_mma(K32, K32[::-1], 0.5, chip="h100", format="e4m3"),
+    "far": lambda: explain_mma([2**100, 2**-120], [2**20, 2**-10], chip="h100", format="bf16"),
+    "nan": lambda: explain_mma([1, float("inf")], [1, 0], chip="h100"),
+    "overflow": lambda: explain_mma([2**100], [2**100], chip="h100", format="bf16"),
+    "nothing": lambda: explain_mma([0], [0], chip="h100"),
+    "fma": lambda: explain_mma([0.1, 0.2], [0.3, 0.4], 0.5, chip="h100", format="fp64"),
+    "cdna3": lambda: explain_mma(K32[:8], K32[8:16], 0.1, chip="mi300x"),
+}  # fmt: skip
+
+
+def cut_bits(e) -> int:
+    """Digits behind the cut, in all rows; those of the picture, where no row is longer than it shows."""
+    panels = mma_rows.panels(e)
+    return sum(len(r.digits) - r.kept for p in panels for r in (*p.rows, *p.totals))
+
+
+def hatched(figure) -> int:
+    return sum(patch.get_hatch() is not None for patch in figure.axes[0].patches)
+
+
+@pytest.mark.parametrize(("look", "theme"), [("page", "light"), ("slide", "dark")])
+@pytest.mark.parametrize("name", CASES)
+def test_every_kind_of_sum_is_drawn(name: str, look: str, theme: str) -> None:
+    e = CASES[name]()
+    before = dict(matplotlib.rcParams)
+    figure = e.draw(look, theme)
+    assert dict(matplotlib.rcParams) == before
+    texts = figure.axes[0].texts
+    shown = " ".join(t.get_text().replace("\n", " ") for t in texts)
+    assert mma_rows.typeset(mma_rows.finding(e)) in shown
+    assert figure.get_figwidth() == style.width(look)
+    tallest = picture._TALLEST if look == "page" else style.width(look) * 9 / 16
+    assert figure.get_figheight() <= tallest * 1.001
+    low, high = figure.axes[0].get_ylim()[::-1]
+    assert all(low <= t.get_position()[1] <= high for t in texts)
+    ends = [t.get_window_extent(figure.canvas.get_renderer()).x1 for t in texts]
+    assert max(ends) <= figure.bbox.width and min(t.get_fontsize() for t in texts) >= 4
+
+
+@pytest.mark.parametrize("name", ["lost", "kept", "airy", "subnormal", "groups", "all of 32", "cdna3"])
+def test_what_is_hatched_is_what_was_cut(name: str) -> None:
+    e = CASES[name]()
+    assert hatched(e.draw()) == cut_bits(e) == mma_html.explanation(e).count(", cut off</title>")
+    assert (cut_bits(e) == 0) == (name == "kept")
+
+
+def test_rows_of_one_picture() -> None:
+    panel = mma_rows.panels(CASES["lost"]())[0]
+    assert [(r.label, r.times, r.digits, r.kept, r.first, r.setter) for r in panel.rows] == [
+        ("k 0", 1, "1", 1, 0, True), ("k 1-31", 31, "001", 2, -12, False),
+    ]  # fmt: skip
+    assert [(r.kind, r.digits, r.kept) for r in panel.totals] == [
+        ("sum", "1" + "0" * 13, 14), ("result", "1" + "0" * 13, 14), ("exact", "100000000011111", 14),
+    ]  # fmt: skip
+    assert (panel.top, panel.edge, panel.zeros) == (0, -13, 0)
+    rounded = mma_rows.panels(explain_mma([1], [1], 2**-24, chip="h100"))[0].totals[0]
+    assert (rounded.digits[rounded.kept :], mma_rows.note(rounded)) == ("10", "rounding loses 2^-24")
+    hollow = mma_rows.panels(CASES["subnormal"]())[0].rows[0]
+    assert hollow.digits == "0" * 10 + "1" and mma_rows.note(hollow) == "sets E, starts with 0"
+
+
+def test_several_chips_share_one_axis() -> None:
+    pair = [CASES["lost"](), CASES["kept"]()]
+    figure = picture.draw_together(pair)
+    texts = [t.get_text() for t in figure.axes[0].texts]
+    assert "H100, one block: k 0 to 31 and c" in texts and "B200, one block: k 0 to 31 and c" in texts
+    places = {t.get_position()[0] for t in figure.axes[0].texts if t.get_text() == "2⁻⁴"}
+    assert len(places) == 1  # the same weight stands in the same place
+    assert picture.alt(pair).startswith("H100: 31 of 32 products are lost, 1 instead of 1.0018.... B200: ")
+    assert "31 times 2^-14, of which 2^-14 is cut off" in picture.alt(pair)
+
+
+def test_only_the_worst_blocks_are_drawn() -> None:
+    x = [1.0, 2**-12] * 16
+    e = explain_mma(x, x, 2**10, chip="v100")
+    assert len(e.blocks) == 8
+    titles = [t.get_text() for t in e.draw().axes[0].texts if t.get_text().startswith("block ")]
+    assert len(titles) == picture.MAX_PANELS and titles == sorted(titles)
+
+
+@pytest.mark.parametrize(("options", "words"), [
+    ({"theme": "blue"}, "theme='blue': allowed are light, dark"), ({"style": "poster"}, "allowed are page, slide"),
+])  # fmt: skip
+def test_wrong_looks(options: dict[str, str], words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        CASES["lost"]().draw(**options)
+    with pytest.raises(InputError, match="no explanation"):
+        picture.draw_together([])
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_files_are_the_same_again_and_say_what_they_show(theme: str, tmp_path: Path) -> None:
+    e = CASES["subnormal"]()
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        style.save(e.draw("page", theme), tmp_path / folder / "x", alt=picture.alt([e]))
+    for suffix in ("png", "svg"):
+        data = (tmp_path / "a" / f"x.{suffix}").read_bytes()
+        assert data == (tmp_path / "b" / f"x.{suffix}").read_bytes() and b"H100: 1 of 2 products loses bits" in data
+    image = matplotlib.image.imread(tmp_path / "a" / "x.png")
+    assert tuple(round(float(v) * 255) for v in image[2, 2, :3]) == {"light": (255,) * 3, "dark": (20, 23, 26)}[theme]
+
+
+# --- HTML -------------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("name", CASES)
+def test_pages_are_well_formed_and_alone(name: str) -> None:
+    e = CASES[name]()
+    page = mma_html.page(e)
+    assert "script" not in page and "http" not in page and "src=" not in page
+    ElementTree.fromstring(re.sub(r"^<!DOCTYPE html>|<meta[^>]*>|<br>", "", page))
+    assert e._repr_html_() in page and 'content="light dark"' in page
+    for block in mma_rows.panels(e):
+        for row in block.rows:
+            assert f">{mma_rows.typeset(mma_rows.value_of(row))}</text>" in page
+
+
+def test_hostile_text_stays_text() -> None:
+    from dataclasses import replace
+
+    page = mma_html.page(replace(CASES["lost"](), text="<script>alert(1)</script>"))
+    assert "<script" not in page and "&lt;script&gt;" in page

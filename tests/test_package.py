@@ -19,7 +19,7 @@ FLOORS = [  # from the ground up; a room may import rooms of its own floor and o
     {"tensorcore"},
     {"explain", "data"},
     {"machines"},
-    {"experiments", "show"},
+    {"experiments", "reveal", "show"},
     {"doctor", "cli", "__main__"},
 ]
 

@@ -20,6 +20,7 @@ from numsim.machines.verdict import Verdict, compare_answers
 from numsim.random import check_seed
 from numsim.show import report, text
 from numsim.show.text import Line, Span
+from numsim.tensorcore.names import CHIPS
 
 OUT = "numsim-results"
 
@@ -133,7 +134,7 @@ def run(args: argparse.Namespace) -> int:
         raise
     if len(experiments) > 1:
         _print(args, _verdicts(runs))
-    _print(args, [*_skipped(runs), *_where(runs, folder)])
+    _print(args, [*_skipped(runs), *_evidence(runs), *_where(runs, folder)])
     if args.json:
         _output.print_json({"numsim": __version__, "results": [r.data for r in runs]})
     return FINE if all(v.ok for r in runs for v in r.verdicts) else CHECK_FAILED
@@ -162,6 +163,21 @@ def _skipped(runs: Sequence[Run]) -> list[Line]:
     for reason in dict.fromkeys(r.no_pictures for r in runs if r.no_pictures):
         lines += report.wrapped(f"pictures: {reason}", "skipped")
     return lines
+
+
+def _evidence(runs: Sequence[Run]) -> list[Line]:
+    """One line on the models of chips that no recorded results confirm."""
+    chips: dict[str, set[str]] = {}
+    for r in runs:
+        if r.session.machine.name == "emulated":
+            for model in {q.model for q, _ in r.session.answers} - {None}:
+                chips.setdefault(model.evidence.level, set()).add(model.chip)
+    parts = [
+        f"{', '.join(sorted(chips[level], key=CHIPS.index))} ({level})"
+        for level in ("single-source", "unverified") if level in chips
+    ]  # fmt: skip
+    told = f"no recorded results confirm what was used of {'; '.join(parts)}: numsim chips NAME says why"
+    return report.wrapped(told, "models") if parts else []
 
 
 def _where(runs: Sequence[Run], folder: Path) -> list[Line]:

@@ -103,11 +103,11 @@ class Library:
                 return f"{self.name} has no {unknown[0]}"
             own = set(formats) & set(self.own) and self.converts(q.inputs[0], q.output)
             return "" if own else f"{self.name} has no cast from {formats[0]} to {formats[1]}"
+        if q.operation == MMA and q.chip is not None:
+            return f"{self.name} has no tensor cores"
         if unknown := [f for f in formats if f not in self.computes]:
             return f"{self.name} has no arithmetic in {unknown[0]}"
         if q.operation == MMA:
-            if q.chip is not None:
-                return f"{self.name} is no {q.chip}"
             same = len({*q.inputs, q.output}) == 1
             return "" if same else f"{self.name} multiplies numbers of one format, and gives that format"
         if q.operation == "fma":

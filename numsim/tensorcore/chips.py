@@ -26,6 +26,8 @@ SOURCES: dict[str, str] = {
     "mmaemu": "mmaemu 0.1.0 (PyPI, 2026): FP8 products of an H100 PCIe and an RTX 4060",
     "dsv3": "DeepSeek-V3 Technical Report, arXiv:2412.19437, section 3.3.2",
     "cutlass1986": "NVIDIA/cutlass issue 1986: FP8 mma.sync on Hopper goes through FP16 (a maintainer)",
+    "nvrtc": "machine code of NVRTC 13.5 for sm_90a and sm_100a, disassembled: two HMMA on unpacked FP16, then FADD or "
+    "HADD2 (tests/records/README.md)",
     "deepgemm176": "deepseek-ai/DeepGEMM issue 176: 25 bits for f8f6f4, 34 to 37 for mxf4 measured on a B200",
 }
 
@@ -229,7 +231,7 @@ def _ampere_evidence(gpu: str, *papers: str) -> list[tuple[str, Evidence]]:
 
 
 def _hopper_evidence(gpu: str) -> list[tuple[str, Evidence]]:
-    by_hand = "fp32 results are known from 30 hand probes only; grouping and order from recorded fp16 results"
+    by_hand = "fp32 results are known from 30 hand probes only; recorded fp16 results and the machine code say the rest"
     return [
         ("mma.m16n8k16.f32.f16.*", _recorded(f"{gpu} fp16 -> fp32", "xie", "km", "hawkeye")),
         ("mma.m16n8k16.f32.bf16.*", _recorded(f"{gpu} bf16 -> fp32", "xie", "km", "hawkeye")),
@@ -237,7 +239,7 @@ def _hopper_evidence(gpu: str) -> list[tuple[str, Evidence]]:
         ("mma.m16n8k8.f32.tf32.*", _recorded(f"{gpu} tf32 -> fp32", "xie", "km", note=_TF32_8)),
         ("mma.m16n8k32.f16.e?m?.*", _recorded(f"{gpu} E4M3 -> fp16; {gpu} E5M2 -> fp16", "km", "cutlass1986",
                                               note=_ONE_TYPE)),
-        ("mma.m16n8k32.f32.e?m?.*", _stated("km", "cutlass1986", note=by_hand)),
+        ("mma.m16n8k32.f32.e?m?.*", _stated("km", "cutlass1986", "nvrtc", note=by_hand)),
         ("wgmma.*.f32.e?m?.*", _recorded(f"{gpu} E4M3 -> fp32; {gpu} E5M2 -> fp32", "xie", "hawkeye", "mmaemu", "dsv3",
                                          note=f"only c = 0 is recorded; {_ONE_TYPE}")),
     ]  # fmt: skip
@@ -250,7 +252,10 @@ def _ada_fp8(gpu: str, fp16: bool) -> list[tuple[str, Evidence]]:
     return [("mma.*.f32.e?m?.*", wide), ("mma.*.f16.e?m?.*", half if fp16 else stated)]
 
 
-_ANY_FP8_K16 = ("mma.m16n8k16.*.e?m?.*", _inferred("the rule of K = 32 applied to K = 16", "km"))
+_ANY_FP8_K16 = (
+    "mma.m16n8k16.*.e?m?.*",
+    _inferred("no results are known; the machine code is that of K = 32 with two HMMA of 8 products", "nvrtc"),
+)
 EVIDENCE: dict[str, list[tuple[str, Evidence]]] = {
     "v100": [
         ("mma.*.f32.f16.f16.f16", _inferred("how an FP16 c is decoded for an FP32 sum differs between two versions of "

@@ -137,7 +137,7 @@ class Model:
     @property
     def blocks(self) -> int:
         """Blocks that one instruction chains."""
-        return -(-self.k // self.unit.length)
+        return 2 if self.unit.path == "fp8-as-fp16" else -(-self.k // self.unit.length)
 
     @property
     def formats(self) -> tuple[Format, Format, Format, Format]:

@@ -211,11 +211,14 @@ def exact(model, a, b, c):
 
 
 def pairwise(model, a, b, c):
-    """CDNA2: subnormal operands are +0; products and sums are FP32 numbers, those below 2^-126 a signed zero."""
+    """CDNA2: subnormal operands are +0; products and sums are FP32 numbers, those below 2^-126 a signed zero.
+
+    An operand of -0 is +0, too: that is mmasim 2.1.1's reading; the paper has no word on it.
+    """
 
     def flushed(x, kind):
         least = power(1 - FIELDS[kind][2])
-        small = not isinstance(x.value, float) and 0 < abs(x.value) < least
+        small = not isinstance(x.value, float) and abs(x.value) < least
         return Number(Fraction(0), False, x.exponent) if small else x
 
     def rounded(*terms):
@@ -258,7 +261,7 @@ def cdna3(model, a, b, c):
         from_c = Fraction(0)
     total = down(total, e, 32) + from_c
     if total:
-        total = down(total, leading(abs(total)), 31)
+        total = down(total, max(leading(abs(total)), -126), 31)  # as mmasim 2.1.1 does; the paper leaves it open
     return encode(total, "f32", 23, round)
 
 

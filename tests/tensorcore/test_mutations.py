@@ -4,11 +4,9 @@ Three kinds of evidence: crafted and seeded vectors whose results the outsider g
 probes of real chips from two papers (public), and the first 2,000 results of recordings (where they are at hand).
 """
 
-from collections import Counter
 from dataclasses import replace
 from functools import cache
 
-import numpy as np
 import pytest
 
 from numsim.tensorcore import get_model
@@ -208,3 +206,84 @@ def test_crafted_vectors_notice_everything(model):
     assert run(model, inputs) == expected
     noticed = {name for name, mutated in mutations(model).items() if mutated(model, inputs) != expected}
     assert noticed == set(mutations(model)) - hidden(model)
+
+
+# --- hand-made probes of papers: everywhere --------------------------------------------------------------------------
+# How many of the 113 answers (a probe on a chip) another unit would not have given.
+PAPERS = {
+    "F + 1": 13, "F - 1": 13, "half block": 28, "double block": 1, "cut down": 11, "cut to nearest": 0,
+    "normalised": 3, "floor + 1": 0, "floor - 1": 0, "rz-e8m13": 45, "rz-fp32": 0, "rne-fp32": 0, "c late": 13,
+    "c early": 0, "blocks reversed": 1, "halves": 48, "even and odd": 45, "k mod 8 < 4": 48, "pairs reversed": 48,
+    "exact": 4, "pairwise": 3, "cdna3": 3, "cdna3-fp8": 4,
+}  # fmt: skip
+
+
+def test_what_the_papers_notice():
+    noticed = dict.fromkeys(PAPERS, 0)
+    for probe in PROBES:
+        for model in probe.models:
+            a, b, c, d = probe.codes(model)
+            zeros = [0] * model.k
+            for name, mutated in mutations(model).items():
+                longer = zeros if name == "double block" else []
+                noticed[name] += mutated(model, [(a + longer, b + longer, c, [], [])]) != [d]
+    assert noticed == PAPERS
+    assert sum(len(probe.models) for probe in PROBES) == 113
+
+
+# --- recordings: where they are --------------------------------------------------------------------------------------
+# Of the first 2,000 results of a recording, how many another unit would not have given. What a column does not show
+# (the floor, L = 8 of TF32 on Hopper, all but L of FP16 results) rests on the papers, and so the evidence says.
+COLUMNS = (
+    "F + 1", "F - 1", "half block", "cut down", "cut to nearest", "normalised", "rne-fp32", "c late", "blocks reversed",
+    "floor + 1",
+)  # fmt: skip
+RECORDED = {
+    "V100 fp16 -> fp32": (483, 946, 327, 336, 559, 337, 253, 667, 0, 0),
+    "A100 fp16 -> fp32": (300, 646, 491, 340, 398, 253, 500, 662, 0, 0),
+    "A100 bf16 -> fp32": (163, 414, 298, 11, 173, 138, 504, 617, 0, 0),
+    "A100 tf32 -> fp32": (179, 469, 345, 147, 220, 173, 464, 583, 0, 0),
+    "RTX 1000 Ada E4M3 -> fp32": (618, 1077, 411, 541, 772, 220, 435, 2000, 658, 0),
+    "H100 fp16 -> fp32": (211, 484, 637, 316, 288, 159, 710, 603, 0, 0),
+    "H100 tf32 -> fp32": (58, 198, 0, 50, 72, 51, 554, 560, 0, 0),
+    "H100 E4M3 -> fp32": (356, 780, 331, 408, 368, 189, 586, 0, 0, 0),
+    "B200 bf16 -> fp32": (79, 195, 369, 9, 67, 50, 631, 647, 0, 0),
+}
+COLUMNS_FP16 = (
+    "F + 1", "F - 1", "half block", "cut down", "cut to nearest", "normalised", "c late", "through FP32",
+)  # fmt: skip
+RECORDED_FP16 = {
+    "V100 fp16 -> fp16": (0, 0, 528, 0, 0, 0, 618, 0),
+    "A100 fp16 -> fp16": (0, 1, 514, 1, 0, 0, 633, 0),
+    "RTX 1000 Ada E4M3 -> fp16": (106, 289, 631, 122, 123, 35, 754, 0),
+    "H100 fp16 -> fp16": (1, 0, 544, 1, 1, 0, 539, 0),
+    "B200 fp16 -> fp16": (0, 1, 539, 0, 0, 1, 562, 1),
+}
+COLUMNS_PAIRS = ("half block", "halves", "even and odd", "k mod 8 < 4", "pairs reversed", "c early")
+RECORDED_PAIRS = {
+    "H100 E4M3 -> fp16": (535, 607, 624, 603, 581, 768),
+    "H100 E5M2 -> fp16": (341, 474, 469, 461, 499, 715),
+    "B200 E4M3 -> fp32": (0, 0, 0, 0, 0, 886),
+    "B200 E4M3 -> fp16": (544, 596, 635, 597, 593, 763),
+}
+TABLES = ((COLUMNS, RECORDED), (COLUMNS_FP16, RECORDED_FP16), (COLUMNS_PAIRS, RECORDED_PAIRS))
+
+
+@needed
+@pytest.mark.parametrize(
+    ("name", "counts"),
+    [
+        pytest.param(name, dict(zip(columns, row, strict=True)), id=name)
+        for columns, rows in TABLES
+        for name, row in rows.items()
+    ],
+)
+def test_what_recordings_notice(name, counts):
+    recording = next(r for r in RECORDINGS if r.name == name)
+    *operands, d = (x.tolist() for x in recording.load(2000))
+    inputs = [(a, b, c, [], []) for a, b, c in zip(*operands, strict=True)]
+    noticed = {}
+    for mutation in counts:
+        results = mutations(recording.model)[mutation](recording.model, inputs)
+        noticed[mutation] = sum(x != y for x, y in zip(results, d, strict=True))
+    assert noticed == counts

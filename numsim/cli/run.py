@@ -33,8 +33,7 @@ def add(subparsers: Any) -> None:
         examples=[
             "numsim run",
             "numsim run swamping",
-            "numsim run casts --against ml_dtypes",
-            "numsim run casts --machine numpy",
+            "numsim run casts --machine numpy --against ml_dtypes",
             "numsim run underflow --ask",
             "numsim run swamping --format e4m3,e5m2 --set terms=64",
             "numsim run kept-bits --chip v100,a100,h100",
@@ -56,7 +55,7 @@ def add(subparsers: Any) -> None:
 
 def add_names(parser: argparse.ArgumentParser) -> None:
     """The arguments that choose experiments and their parameters."""
-    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(list_experiments()))
+    parser.add_argument("names", nargs="*", metavar="NAME", help="numsim experiments lists them")
     parser.add_argument("--size", choices=results.SIZES, default="lecture", help="lecture (default) or full")
     parser.add_argument("--format", metavar="NAMES", help="the formats to run them with, as in --format fp16,bf16")
     parser.add_argument("--chip", metavar="NAMES", help="the chips to model, as in --chip a100,h100")
@@ -170,7 +169,7 @@ def _evidence(runs: Sequence[Run]) -> list[Line]:
     chips: dict[str, set[str]] = {}
     for r in runs:
         if r.session.machine.name == "emulated":
-            for model in {q.model for q, _ in r.session.answers} - {None}:
+            for model in {q.model for q, _ in r.session.answers if q.model}:
                 chips.setdefault(model.evidence.level, set()).add(model.chip)
     parts = [
         f"{', '.join(sorted(chips[level], key=CHIPS.index))} ({level})"

@@ -50,6 +50,7 @@ OUTPUTS: dict[str, str] = {
     "rne-fp64": "rounded to the nearest FP64, ties to even",
 }
 ALIGNMENTS = ("toward-zero", "down", "nearest-even")
+_CUT = ("block", "groups", "fp8-as-fp16")  # their sums are made numbers of by any rule but FP64's
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,10 @@ class Unit:
         for name, allowed in (("path", PATHS), ("output", OUTPUTS), ("align", ALIGNMENTS)):
             if not isinstance(value := getattr(self, name), str) or value not in allowed:
                 raise InputError(f"{name}={short(value)}: allowed are {', '.join(allowed)}. {example}")
+        nearest = ("rne-fp32", "rne-fp64") if self.path == "fma" else ("rne-fp32",)
+        rules = tuple(rule for rule in OUTPUTS if rule != "rne-fp64") if self.path in _CUT else nearest
+        if self.output not in rules:
+            raise InputError(f"output='{self.output}': the path {self.path} has {', '.join(rules)}. {example}")
         for name, low, high in (("length", 1, 1024), ("fraction_bits", 0, 60), ("floor", -2000, 200)):
             if type(value := getattr(self, name)) is not int or not low <= value <= high:
                 raise InputError(f"{name}={short(value)}: a whole number from {low} to {high} is needed. {example}")
@@ -133,6 +138,11 @@ class Model:
     scale: str = ""
     scale_block: int = 0
     evidence: Evidence = field(default=Evidence("unverified"), compare=False)
+
+    def __post_init__(self) -> None:
+        made = {"rne-fp16": "f16", "rne-fp64": "f64"}.get(self.unit.output, "f32")
+        if self.d != made:
+            raise InputError(f"d={short(self.d)}: the output rule {self.unit.output} makes {made}. Example: d='{made}'")
 
     @property
     def blocks(self) -> int:

@@ -96,7 +96,8 @@ class _Svg:
         return (
             f'<div style="overflow-x:auto"><svg role="img" aria-label="{alt}" width="{self.width:.0f}" '
             f'height="{self.y + 6:.0f}" viewBox="0 0 {self.width:.0f} {self.y + 6:.0f}" font-size="13" '
-            f'fill="currentColor" stroke="none">{hatch}{"".join(self.parts)}</svg></div>'
+            f'fill="currentColor" stroke="none" style="max-width:100%;min-width:640px;height:auto">'
+            f"{hatch}{''.join(self.parts)}</svg></div>"
         )
 
     def _x(self, place: int) -> float:

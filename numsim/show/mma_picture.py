@@ -340,7 +340,7 @@ def _mixed(color: str, paper: str, share: float) -> tuple[float, ...]:
 def _below(explanations: Sequence[MmaExplanation], panels: list[Named]) -> str:
     """What was done: the expression, by which instructions, and which blocks are not drawn."""
     units = "; ".join(
-        f"{mma_rows.chip_name(x)}: {x.model.instruction} ({x.model.evidence.level})" for x in explanations
+        f"{mma_rows.chip_name(x)}:\u00a0{x.model.instruction}\u00a0({x.model.evidence.level})" for x in explanations
     )
     missing = sum(not b.idle for e in explanations for b in e.blocks) - len(panels)
     some = f". {plural(missing, 'block')} that lose{'s' * (missing == 1)} less not drawn" if missing > 0 else ""

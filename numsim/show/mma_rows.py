@@ -121,7 +121,7 @@ def _total_row(
     digits = _digits(size, unit, first)
     digits = digits if end is None else digits.ljust(first - end + 1, "0")
     kept = len(digits) - min(max(edge - (first - len(digits) + 1), 0), len(digits)) if lost else len(digits)
-    return Row(kind, label, 1, short(x, 12), x < 0, first, digits, kept, lost or Fraction(0))
+    return Row(kind, label, 1, short(x, 10), x < 0, first, digits, kept, lost or Fraction(0))
 
 
 def _digits(size: int, unit: int, first: int) -> str:
@@ -204,10 +204,10 @@ def cause_text(cause: tuple[str, str, str]) -> str:
 
 
 def typeset(text: str) -> str:
-    """ASCII as print has it: 2^-14 with its exponent raised, signs for times and minus."""
+    """ASCII as print has it: 2^-14 with its exponent raised, signs for times and minus, and an ellipsis."""
     text = re.sub(r"\^(-?\d+)", lambda m: m[1].translate(_RAISED), text)
     text = re.sub(r"(?<![\w)])-(?=\d|infinity)", "\N{MINUS SIGN}", text)
-    return text.replace(" x ", " × ").replace(" * ", " × ").replace("...", "…")
+    return text.replace(" x ", " × ").replace("*", "·").replace("...", "…")
 
 
 def plural(n: int, thing: str) -> str:

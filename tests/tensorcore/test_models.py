@@ -143,8 +143,8 @@ LEVELS = {
         "l40s mma.m16n8k32.f16.e4m3.e4m3.f16", "h200 wgmma.m64n256k32.f16.e4m3.e4m3",
         "h200 mma.m16n8k32.f32.e4m3.e4m3.f32", "b200 tcgen05.m128n256k32.kind::f8f6f4.f32.e4m3.e4m3",
         "b200 tcgen05.m128n256k64.kind::mxf4nvf4.block16.f32.e2m1.e2m1.ue4m3",
-        "rtxpro6000 mma.m16n8k16.f32.f16.f16.f32", "mi100 mfma.f32_16x16x16f16", "mi250x mfma.f32_16x16x16f16", "mi300x mfma.f32_16x16x32_fp8_fp8",
-        "a100 mma.m8n8k4.f64.f64.f64.f64",
+        "rtxpro6000 mma.m16n8k16.f32.f16.f16.f32", "mi100 mfma.f32_16x16x16f16", "mi250x mfma.f32_16x16x16f16",
+        "mi300x mfma.f32_16x16x32_fp8_fp8", "a100 mma.m8n8k4.f64.f64.f64.f64",
     ),
     "unverified": (
         "t4 mma.m8n8k4.f32.f16.f16.f32", "v100 mma.m8n8k4.f32.f16.f16.f16", "h200 mma.m16n8k16.f32.e4m3.e4m3.f32",

@@ -47,7 +47,7 @@ def add(subparsers: Any) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--format", metavar="NAME",
-        help="fp32 (default; with --chip of a and b: fp16), bf16, e4m3, ...: see numsim formats",
+        help="fp32 (default; --chip: fp16), bf16, ...: numsim formats",
     )  # fmt: skip
     parser.add_argument("--chip", metavar="NAME", help="v100, a100, h100, b200, mi300x, ...: see numsim chips")
     parser.add_argument("--instruction", metavar="NAME", help="with --chip: which one; numsim chips CHIP lists them")

@@ -188,10 +188,6 @@ def chip_name(e: MmaExplanation) -> str:
     return TITLES.get(e.model.chip, e.model.chip).partition(" (")[0]
 
 
-def result_text(e: MmaExplanation) -> str:
-    return {0x7FFFFFFF: "NaN", 0x7FFF: "NaN"}.get(e.code) or value_text(e.code, e.format)
-
-
 def zeros_text(panel: Panel) -> str:
     return f"{plural(panel.zeros, 'product')} {'is' if panel.zeros == 1 else 'are'} 0"
 
@@ -221,7 +217,7 @@ def finding(e: MmaExplanation) -> str:
     >>> finding(explain_mma([1] + [2**-7] * 31, [1] + [2**-7] * 31, chip="h100", format="e4m3"))
     'H100: 31 of 32 products are lost, 1 instead of 1.0018...'
     """
-    chip, result = chip_name(e), result_text(e)
+    chip, result = chip_name(e), value_text(e.code, e.format)
     for x in e.blocks:
         if x.causes:
             name, _, how = x.causes[0]

@@ -237,6 +237,7 @@ def test_the_bits_stand_in_their_places():
     ([1, -1, 2**-13], [1, 1, 2**-13], 0, "h100", "H100: 1 of 3 products is lost, 0 instead of 2^-26"),
     ([1], [1], 2**-24, "h100", "H100: only the rounding to FP32 loses something, 1 instead of 1.000000059..."),
     ([0], [0], 0, "h100", "H100: 0 is exact"),
+    ([0], [0], np.uint32(0x7FFF), "h100", "H100: 4.5916346780531280...e-41 is exact"),
 ])  # fmt: skip
 def test_the_finding(a, b, c, chip, words):
     found = str(explain_mma(a, b, c, chip=chip)).splitlines()[0]

@@ -47,9 +47,6 @@ def run(args: argparse.Namespace) -> int:
     if args.machine == "emulated" and args.chip is None:
         raise InputError("the emulator multiplies like a chip: which one? Example: numsim reveal --chip h200")
     machine = get_machine(args.machine)
-    if not args.json:
-        text.write([*show.question_lines(), []], sys.stdout, colour=_output.colour(args.plain))
-        sys.stdout.flush()
     if isinstance(machine, Recorded) and not _holds_probes(machine, args):
         return _eliminate(machine, args)
     found = reveal(machine, args.format, args.output, args.chip, args.instruction)
@@ -61,7 +58,8 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         _output.print_json(found.to_dict())
     else:
-        text.write(show.lines(found, seen=args.seen), sys.stdout, colour=_output.colour(args.plain))
+        lines = [*show.question_lines(), [], *show.lines(found, seen=args.seen)]
+        text.write(lines, sys.stdout, colour=_output.colour(args.plain))
     return FINE
 
 
@@ -81,7 +79,7 @@ def _eliminate(machine: Recorded, args: argparse.Namespace) -> int:
     if args.json:
         _output.print_json(data)
     else:
-        text.write(lines, sys.stdout, colour=_output.colour(args.plain))
+        text.write([*show.question_lines(), [], *lines], sys.stdout, colour=_output.colour(args.plain))
     return FINE
 
 

@@ -193,6 +193,9 @@ def _library(format: Any, output: Any) -> Interface:
     """Operands of one format, as libraries multiply them."""
     name = type_of("fp16" if format is None else format, "format")
     d = name if output is None else type_of(output, "output")
+    for what, t in (("format", name), ("output", d)):
+        if not (TYPES[t].signed and TYPES[t].zero):
+            raise InputError(f"{what}={short(t)}: that is a format of block scales. {_EXAMPLE}")
     return Interface(name, name, d, d, LIBRARY_K)
 
 

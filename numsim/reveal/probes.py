@@ -122,7 +122,9 @@ def small_products(batch: Batch) -> None:
     for name, big in large_terms(ix).items():
         for partner in (1, ix.k - 1) if name == "big" else (1,):
             rest = range(ix.scale_block if apart else 0, ix.k)
-            for e in range(big.exponent - 8, max(big.exponent - 64, ix.least("d")) - 1, -1):
+            count = sum(k not in (0, partner) for k in rest)
+            least = ix.least("d") - (count & -count).bit_length()  # the sum of all is a result
+            for e in range(big.exponent - 8, max(big.exponent - 64, least), -1):
                 for v in LOST if name == "big" else (1,):
                     terms = {k: Term(e, v, tiny=bool(ix.scale)) for k in rest} | {0: big, partner: -big}
                     batch.add((name, partner, v, e), terms)

@@ -156,9 +156,9 @@ class Reading:
         """The least exponent that is kept beside a large product, by c or by products."""
         last = self.interface.k - 1
         found = {"c": self.cut_of_c(name), 1: self.cut_of_products(name), last: self.cut_of_products(name, last)}
-        kept = {where: cut for where, cut in found.items() if cut is not None}
-        at_once = [cut for where, cut in kept.items() if self.at_once(0, 1, where) and (self.length or 0) > 1]
-        return max(at_once or kept.values(), default=None)
+        blocks = (self.length or 0) > 1  # then only what meets in one of them shows its alignment
+        kept = [cut for where, cut in found.items() if cut is not None and (not blocks or self.at_once(0, 1, where))]
+        return max(kept, default=None)
 
     @cached_property
     def fraction_bits(self) -> int | None:

@@ -105,8 +105,7 @@ def show(tree: Tree) -> str:
         group = f"({places([t for t in here if t != 'c'])}{' c' * ('c' in here)})"
         return f"{show(inner[0])}>{group}" if inner else group
     if shift := _shift(tree):
-        inside = show(tree[0]) if _shift(tree[0]) else _bracketed(tree[0])
-        return f"{inside}[+{shift}]"
+        return f"{_bracketed(tree[0])}[+{shift}]"
     line = spine(tree)
     if len(line) == 1 or (len(line) == 2 and "c" not in line):
         return "+".join(_bracketed(t) for t in tree)
@@ -159,8 +158,8 @@ def _apart(tree: Tree) -> bool:
 
 def _bracketed(tree: Tree) -> str:
     text = show(tree)
-    plain = re.fullmatch(r"\([^()]*\)|\d+(\[\+\d+\])*", text)
-    return f"({text})" if isinstance(tree, tuple) and not plain else text
+    closed = not isinstance(tree, tuple) or _shift(tree) or re.fullmatch(r"\([^()]*\)", text)
+    return text if closed else f"({text})"
 
 
 def _shortened(line: Sequence[Tree]) -> list[str]:

@@ -35,7 +35,6 @@ def add(subparsers: Any) -> None:
             "numsim run swamping",
             "numsim run casts --machine numpy --against ml_dtypes",
             "numsim run underflow --ask",
-            "numsim run swamping --format e4m3,e5m2 --set terms=64",
             "numsim run kept-bits --chip v100,a100,h100",
             "numsim run master-weights --student s123456",
             "numsim run --against h100.npz          (a recording: numsim record)",

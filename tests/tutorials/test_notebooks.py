@@ -17,6 +17,7 @@ from tests.tutorials.notebooks import METADATA, NOTEBOOKS, TUTORIALS
 pytest.importorskip("nbformat", reason="nbformat is not installed (extra 'test')")
 
 FLOATS = TUTORIALS / "01-what-a-float-is.ipynb"
+CORES = TUTORIALS / "03-inside-a-tensor-core.ipynb"
 # What the outputs of a cell must say, whatever is stored.
 KEY_NUMBERS = {
     FLOATS.name: {
@@ -37,12 +38,40 @@ KEY_NUMBERS = {
         "a-double": ["It is -416.0.", "-431.99999999999994 -> -432.0 -> -448.0"],
         "a-gradients": ["It is 44.", "44.4%", "bf16                  0.0%"],
     },
+    CORES.name: {
+        "a-lost": ["It is (1.0, 1.00189208984375)."],
+        "a-kept": ["It is 13.", "1 + 31 * 2^-13 = 1.0037841796875 ", "1 + 31 * 2^-14 = 1.0 "],
+        "c-by-hand": ["F = 24 against the A100: 300 of 300", "F = 25 against the H100: 300 of 300", "187", "196"],
+        "a-normal": ["It is 2.", "1.5 * 1.5 + 2 * 2^-23 = 2.250000238418579", "1 * 2.25  + 2 * 2^-23 = 2.25\n"],
+        "a-cancel": ["It is 0.0.", "4 + 4 + 4 + 4: 12", "8 + 8        : 8", "16           : 0"],
+        "c-order": ["H100: 200 orders of the same 16 products give 1 results", "A100: 200 orders", "give 3 results",
+                    "2^-26 is 1.0000001192092896\nH100: c = 1.0                plus 12 products of 2^-26 is 1.0\n"],
+        "a-chips": ["It is (0.0, 8.0, 8.0)."],
+        "c-groups": ["v100\nt4, a100, a30, a2, l40s, rtx4090, rtx1000ada\nh100, h200, b200, rtx5090, rtxpro6000\n"],
+        "a-fp8": ["It is 13.", "6.6e-02   1.3e-01", "4.9e-04   5.0e-04", "B200                          0.0e+00"],
+        "a-tf32": ["It is 1024.0.", "nearest-away  1025", "truncate: off by -0.06"],
+        "probe": ["1 + 15 * 2^-22"],
+        "a-bits": ["It is 23."],
+        "c-reveal": ["4 products are added at once", "v100, t4: mma.m8n8k4", "the secret: mma", " on v100\nfound"],
+        "a-real": ["It is (0.0, -0.5, -0.75).", "mi250x      fp16       0     0.0  same  papers", "recorded results"],
+        "c-evidence": ["b200  tcgen05.m128n256k32.kind::f8f6f4.f32.e4m3.e4m3: single-source", "only c = 0 is recorded"],
+    },
+}  # fmt: skip
+PICTURES = {
+    FLOATS.name: ["p-spacing", "p-subnormal", "p-ones", "p-updates", "p-gradients"],
+    CORES.name: ["p-lost", "p-normal", "p-chips", "p-groups", "p-fp8"],
 }
-PICTURES = {FLOATS.name: ["p-spacing", "p-subnormal", "p-ones", "p-updates", "p-gradients"]}
-RIGHT: dict[str, Any] = {
-    "g-tenth": 0, "g-spacing": 0.5, "g-subnormal": "Not zero", "g-tie": 4, "g-integers": "2048", "g-overflow": 448,
-    "g-ones": [2048, 256, 16], "g-cures": 32, "g-updates": 1, "g-double": -416, "g-gradients": 44,
-    "x-1": 0xAA, "x-2": 3 * 2**-16, "x-3": 128, "x-4": 61440,
+RIGHT: dict[Path, dict[str, Any]] = {
+    FLOATS: {
+        "g-tenth": 0, "g-spacing": 0.5, "g-subnormal": "Not zero", "g-tie": 4, "g-integers": "2048", "g-overflow": 448,
+        "g-ones": [2048, 256, 16], "g-cures": 32, "g-updates": 1, "g-double": -416, "g-gradients": 44,
+        "x-1": 0xAA, "x-2": 3 * 2**-16, "x-3": 128, "x-4": 61440,
+    },
+    CORES: {
+        "g-lost": (1, 1 + 31 * 2**-14), "g-kept": 13, "g-normal": 2, "g-cancel": 0, "g-chips": (0, 8, 8), "g-fp8": 13,
+        "g-tf32": 1024, "g-bits": 23, "g-real": [0, -0.5, -0.75],
+        "x-1": 4, "x-2": 16, "x-3": (0, 1, 4, 5),
+    },
 }  # fmt: skip
 ROUND_EVEN = {
     "Right, in all": "q, r = divmod(n, d); return q + (2 * r > d or (2 * r == d and q % 2 == 1))",
@@ -52,6 +81,23 @@ ROUND_EVEN = {
     "round_even(2, 3) is 0, and 1 is right. Compare": "return n // d + (n // d % 2 if 2 * (n % d) == d else 0)",
     "which is no integer": "return n / d",
     "all in integers": "return round(n / d)",
+}
+_CHAINS = "pieces = [matmul(A[:, k:k+{0}], B[k:k+{0}], chip='h100') for k in range(0, 1000, {0})]; "
+PROMOTED = {
+    "Right, in all 64 sums.": _CHAINS.format(128) + "return sum(pieces[1:], pieces[0])",
+    "No answer yet.": "pass",
+    "sums differ. That is one chain over all of K.": "return matmul(A, B, chip='h100')",
+    "Pieces of 128, each from zero?": _CHAINS.format(64) + "return sum(pieces[1:], pieces[0])",
+    "an Array of FP32 numbers": "return A.values @ B.values",
+}
+TOLD_APART = {
+    "Right: 1.0 on the A100, 1.000000238418579 on the H100.": (8 * [2**-12], 8 * [2**-13], 1),
+    "Not yet: 1.25 on both.": ([1, 0.5], [1, 0.5], 0),
+    "Not yet: with more than 8": (9 * [1], 9 * [1], 0),
+    "Not yet: two lists of numbers": ([1, 2], [1], 0),
+    "and one number, please": (1, 2, 3, 4),
+    "a finite sum": ([1e9], [1], 0),
+    "No answer yet.": None,
 }
 
 
@@ -108,7 +154,7 @@ def test_file_is_clean(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     assert text.isascii()
     for trace in ("/home/", "/root", "/tmp", "site-packages", "C:\\\\", "Traceback", "stderr", "0x7f0", "Warning"):
-        assert trace not in re.sub(r'"image/png": "[^"]*"', "", text), trace
+        assert trace not in re.sub(r'"image/png": "[^"]*"|EvidenceWarning', "", text), trace
     for cell in stored.cells:
         assert not re.search(r"^\s*!|%pip|http", cell.source, re.MULTILINE), cell.id
     for target in re.findall(r"\]\(([^)#:]+)\)", "".join(c.source for c in stored.cells if c.cell_type == "markdown")):
@@ -167,26 +213,29 @@ def test_pictures(notebook: tuple[str, Any, Any]) -> None:
 
 
 # --- guesses and exercises --------------------------------------------------------------------------------------------
-class Class01:
-    """Notebook 01 played in this process, without pictures: what it says to given answers."""
+class Lesson:
+    """A notebook played in this process, without pictures and what is only shown: what it says to given answers.
 
-    def __init__(self, answers: dict[str, Any], round_even: str = "pass") -> None:
+    ``body`` takes the place of a line "# your code; ...".
+    """
+
+    def __init__(self, path: Path, answers: dict[str, Any], body: str = "pass") -> None:
         import matplotlib as mpl
 
         self.said: dict[str, str] = {}
         self.hints: dict[str, dict[Any, str]] = {}
         self.space: dict[str, Any] = {"display": lambda *_: None}
         with mpl.rc_context():
-            for cell in notebooks.read(FLOATS).cells:
-                if cell.cell_type == "code" and not cell.id.startswith("p-"):
-                    self._play(cell, answers, round_even)
+            for cell in notebooks.read(path).cells:
+                if cell.cell_type == "code" and not cell.id.startswith(("p-", "c-")):
+                    self._play(cell, answers, body)
 
-    def _play(self, cell: Any, answers: dict[str, Any], round_even: str) -> None:
+    def _play(self, cell: Any, answers: dict[str, Any], body: str) -> None:
         source = cell.source.replace("%matplotlib inline", "")
         if cell.id in answers:
             source, replaced = re.subn(r"\b(guess|answer) = None", rf"\1 = {answers[cell.id]!r}", source)
             assert replaced == 1, cell.id
-        source = source.replace("# your code; try divmod(n, d)", round_even)
+        source = re.sub("# your code; .*", body, source)
         lines: list[str] = []
         self.space["print"] = lambda *words: lines.append(" ".join(map(str, words)))
         self.space.pop("mistakes", None)
@@ -199,36 +248,67 @@ def answer_cell(cell: str) -> str:
     return cell.replace("g-", "a-")
 
 
-def test_right_answers() -> None:
-    played = Class01(RIGHT)
-    for cell in RIGHT:
+lessons = pytest.mark.parametrize("path", RIGHT, ids=ids)
+
+
+@lessons
+def test_right_answers(path: Path) -> None:
+    played = Lesson(path, RIGHT[path])
+    for cell in RIGHT[path]:
         expected = ", as you said." if cell.startswith("g-") else "Right, to the last bit."
         assert expected in played.said[answer_cell(cell)], (cell, played.said[answer_cell(cell)])
 
 
-def test_every_likely_mistake_gets_its_hint() -> None:
-    hints = {cell: Class01({}).hints[answer_cell(cell)] for cell in RIGHT}
+@lessons
+def test_every_likely_mistake_gets_its_hint(path: Path) -> None:
+    played = Lesson(path, {})
+    hints = {cell: played.hints[answer_cell(cell)] for cell in RIGHT[path]}
     assert all(hints.values())
     for number in range(max(map(len, hints.values()))):
         wrong = {cell: list(known.items())[min(number, len(known) - 1)] for cell, known in hints.items()}
-        played = Class01({cell: guess for cell, (guess, _) in wrong.items()})
+        played = Lesson(path, {cell: guess for cell, (guess, _) in wrong.items()})
         for cell, (guess, why) in wrong.items():
             assert why in played.said[answer_cell(cell)], (cell, guess)
             assert "as you said" not in played.said[answer_cell(cell)], (cell, guess)
             assert "Right" not in played.said[answer_cell(cell)], (cell, guess)
 
 
+@lessons
 @pytest.mark.parametrize("answer", [123456, "no idea", (1, 2), [3], "nan", {"a": 1}], ids=repr)
-def test_any_guess_is_taken_kindly(answer: Any) -> None:
-    played = Class01(dict.fromkeys(RIGHT, answer))
-    for cell in RIGHT:
+def test_any_guess_is_taken_kindly(path: Path, answer: Any) -> None:
+    played = Lesson(path, dict.fromkeys(RIGHT[path], answer))
+    for cell in RIGHT[path]:
         said = played.said[answer_cell(cell)]
         assert f"not {answer}" in said if cell.startswith("g-") else said.startswith("Not yet."), (cell, said)
 
 
 @pytest.mark.parametrize("said", ROUND_EVEN, ids=list(ROUND_EVEN.values()))
 def test_round_even(said: str) -> None:
-    assert said in Class01({}, ROUND_EVEN[said]).said["x-5"]
+    assert said in Lesson(FLOATS, {}, ROUND_EVEN[said]).said["x-5"]
+
+
+@pytest.mark.parametrize("said", PROMOTED, ids=list(PROMOTED.values()))
+def test_promoted_by_hand(said: str) -> None:
+    assert said in Lesson(CORES, {}, PROMOTED[said]).said["x-4"]
+
+
+@pytest.mark.parametrize("said", TOLD_APART)
+def test_chips_told_apart(said: str) -> None:
+    assert said in Lesson(CORES, {"x-5": TOLD_APART[said]}).said["x-5"]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_any_seed_gives_a_mystery_that_is_solved(seed: int) -> None:
+    """Whatever unit the seed picks, the probes find its F, and ``reveal`` its chip."""
+    cells = {cell.id: cell for cell in notebooks.read(CORES).cells}
+    played = Lesson(CORES, {})
+    played.space |= {"guess": None, "secret": played.space["units"][seed]}
+    lines: list[str] = []
+    played.space["print"] = lambda *words: lines.append(" ".join(map(str, words)))
+    for cell in ("a-bits", "c-reveal"):
+        exec(compile(cells[cell].source, cell, "exec"), played.space)
+    assert lines[0] == f"It is {played.space['secret'].unit.fraction_bits}."
+    assert lines[-1] == "found"
 
 
 # --- the harness ------------------------------------------------------------------------------------------------------

@@ -45,7 +45,7 @@ _BEGIN = """begin here:
   numsim explain 0.1 --format bf16
   numsim explain "2048 + 1" --format fp16
   numsim run swamping
-  numsim run                 (all experiments: some seconds)
+  numsim run                 (all experiments: half a minute)
   numsim COMMAND --help
 """
 

@@ -71,6 +71,8 @@ def _holds_probes(machine: Recorded, args: argparse.Namespace) -> bool:
 
 def _eliminate(machine: Recorded, args: argparse.Namespace) -> int:
     assert machine.record is not None  # get_machine needs a file
+    if args.out is not None and args.out.lower().endswith(".npz"):
+        raise InputError(f"--out {args.out!r}: nothing is asked that could be recorded. Example: --out left.json")
     found = eliminate(machine.record)
     data = {"machine": machine.record.machine, "eliminated": [e.to_dict() for e in found]}
     lines = show.elimination_lines(found)

@@ -99,7 +99,7 @@ def reveal(
 
     >>> found = reveal("emulated", chip="a100", instruction="mma.m16n8k16.f32.f16.f16.f32")
     >>> found["block"].value, found["fraction bits"].value, [m.chip for m in found.models][:2]
-    (8, 24, ['a100', 'a100'])
+    (8, 24, ['t4', 'a100'])
     """
     who = get_machine(machine) if isinstance(machine, str) else machine
     if isinstance(chip, Model) and instruction is None:

@@ -61,7 +61,8 @@ def _order(r: Reading) -> Iterator[Finding]:
         what = "one block" if blocks == 1 else f"{blocks} blocks, one after another: k = {order}"
         yield Finding("order", text, what, seen)
     else:
-        yield Finding("order", text, f"the order of additions: {text}", seen)
+        legend = " (X[+s] is X plus the same of places s further on)" if "[+" in text else ""
+        yield Finding("order", text, f"the order of additions: {text}{legend}", seen)
     if (r.group or 1) > 1 and r.at_once("c", 0, 1):
         words = f"{r.group} products are added exactly before their sum is cut"
         yield Finding("groups", r.group, words, "half of what counts alone, at two places, counts")
@@ -196,8 +197,9 @@ def _output(r: Reading) -> Iterator[Finding]:
     rungs = [(e, r.value("twice", e) == 4 + power(-8)) for e in r.answers.get("twice", {})]
     last, _ = lowest_kept(rungs)
     if rungs and last is not None:
-        once = last < -21
-        words = "rounded once, from the wide sum" if once else f"bits below 2^{last} near 4 are gone before"
+        kept = 22 if r.fraction_bits is None else r.fraction_bits
+        once = last <= max(-kept, rungs[-1][0])
+        words = "all bits that the alignment keeps count" if once else f"bits below 2^{last} near 4 are lost before"
         yield Finding("rounded once", "yes" if once else "no", words, f"4 + 2^-9 + 2^{last} rounds up")
 
 

@@ -39,9 +39,7 @@ def _fit_lines(found: Revelation) -> list[Line]:
         for sentence in near:
             text += wrapped(sentence, "nearest" if sentence is near[0] else "")
         return text
-    text = []
-    for fit in found.fits:
-        text += wrapped(str(fit), "" if text else "fits", "strong")
+    text = wrapped(names_of(found.models), "fits", "strong")
     if len(found.models) > 1:
         hidden = list(unseen(found.fits))
         why = "one unit, as far as these operands show: these records cannot be told apart"

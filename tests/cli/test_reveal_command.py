@@ -78,6 +78,7 @@ def test_a_recording_of_other_sums(capsys):
     code, out, _ = call(capsys, "--machine", "sums.npz")
     assert code == 0 and "all 200 answers are those of" in flat(out) and "mma.m16n8k8.f32.f16.f16.f32" in out
     data = json.loads(call(capsys, "--machine", "sums.npz", "--json")[1])
+    assert call(capsys, "--machine", "sums.npz", "--out", "left.npz")[0] == 2 and not Path("left.npz").exists()
     records = data["eliminated"][0]["records"]
     assert {m["chip"] for r in records if not r["differs"] for m in r["models"]} >= {"a100", "t4"}
     assert any(r["differs"] for r in records if r["models"][0]["chip"] == "h100")

@@ -113,6 +113,20 @@ def test_a_unit_by_its_records():
     assert r["odd scales"].value.startswith("NaN: nan")
 
 
+def test_two_roundings_are_seen():
+    def twice(a, b, c):
+        wide = mma(a, b, c.view(np.float16).astype(np.float32).view(np.uint32), **F16)
+        with np.errstate(all="ignore"):
+            return wide.view(np.float32).astype(np.float16).view(np.uint16)
+
+    def once(a, b, c):
+        return mma(a, b, c, chip="h200", instruction="mma.m16n8k16.f16.f16.f16.f16")
+
+    r = reveal_unit(twice, "f16", "f16", "f16", 16)
+    assert r["rounded once"].value == "no" and r["output"].value == "nearest-even, 10 bits" and not r.fits
+    assert reveal_unit(once, "f16", "f16", "f16", 16)["rounded once"].value == "yes"
+
+
 def test_one_wrong_bit_is_seen():
     def almost(a, b, c):
         codes = mma(a, b, c, **F16)

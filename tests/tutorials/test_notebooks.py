@@ -6,11 +6,14 @@ import ast
 import base64
 import io
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from numsim.cli import main
+from numsim.experiments import list_experiments
 from tests.tutorials import notebooks
 from tests.tutorials.notebooks import METADATA, NOTEBOOKS, TUTORIALS
 
@@ -172,6 +175,20 @@ def test_asks_before_it_answers(path: Path) -> None:
     for i in guesses:
         assert re.search(r"^\*\*.+\?\*\*$", cells[i - 1].source, re.MULTILINE), cells[i].id
         assert "compare(guess, " in cells[i + 1].source, cells[i].id
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=ids)
+def test_commands_exist(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What a notebook sends its readers to: experiments have their names, everything else is run."""
+    prose = "\n".join(cell.source for cell in notebooks.read(path).cells if cell.cell_type == "markdown")
+    listed = re.findall(r"^    numsim (.+?)   ", prose, re.MULTILINE)
+    commands = {tuple(shlex.split(line)) for line in listed + re.findall(r"`numsim (\w.+?)`", prose)}
+    assert len(commands) >= len(listed) >= 6
+    for first, *rest in commands:
+        if first == "run":
+            assert set(rest) <= set(list_experiments()), rest
+        else:
+            assert main([first, *rest]) == 0, (first, rest, capsys.readouterr().err)
 
 
 # --- the run ----------------------------------------------------------------------------------------------------------

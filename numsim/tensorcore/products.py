@@ -134,16 +134,35 @@ def chained(
     a: Codes, b: Codes, c: Codes, model: Model, scale_a: Codes | None, scale_b: Codes | None, threads: int | None = None
 ) -> npt.NDArray[Any]:
     """Dot products (..., K) of a K that is any multiple of the instruction's, chained; shapes broadcast."""
-    shape = common_shape(a, b, c, scale_a, scale_b)
+    shape, k = common_shape(a, b, c, scale_a, scale_b), a.shape[-1]
     count = math.prod(shape)
+    if scale_a is None and a.ndim > 2 and a.shape[-2] == 1 and b.ndim > 1 and b.size == b.shape[-2] * k:
+        rows, columns = a.reshape(-1, k), b.reshape(-1, k)  # each a with each b: a matrix product
+        if (len(rows), len(columns)) == (math.prod(shape[:-1]), shape[-1]):
+            matrix = np.broadcast_to(c, shape).reshape(len(rows), len(columns))
+            done = twin("chains", count * k, model)(rows, columns.T, matrix, model, None, None, threads)
+            return done.reshape(shape)  # type: ignore[no-any-return]
+    if count * k > _AT_ONCE and shape and shape[0] > 1:  # broadcast operands would grow to as many elements
+        half = shape[0] // 2
+        parts = [[_part(x, here, len(shape) + (x is not c)) for x in (a, b, c, scale_a, scale_b)]
+                 for here in (slice(None, half), slice(half, None))]  # fmt: skip
+        return np.concatenate([chained(x, y, z, model, sx, sy, threads) for x, y, z, sx, sy in parts])
 
     def flat(x: Codes | None) -> Codes | None:
         return None if x is None else np.broadcast_to(x, (*shape, x.shape[-1])).reshape(count, x.shape[-1])
 
-    compute = twin("dots", count * a.shape[-1], model)
+    compute = twin("dots", count * k, model)
     start = np.broadcast_to(c, shape).reshape(count)
     result = compute(flat(a), flat(b), start, model, flat(scale_a), flat(scale_b), threads)
     return result.reshape(shape)  # type: ignore[no-any-return]
+
+
+_AT_ONCE = 1 << 26  # products
+
+
+def _part(x: Codes | None, here: slice, axes: int) -> Any:
+    """A part of the first axis, of those that have it."""
+    return x if x is None or x.ndim < axes or x.shape[0] == 1 else x[here]
 
 
 def common_shape(a: Codes, b: Codes, c: Codes, scale_a: Codes | None, scale_b: Codes | None) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ from numsim.machines import Answer, ask, find_machine, get_machine, list_machine
 from numsim.machines.emulated import emulate, has_kernel
 from numsim.machines.recorded import Recorded, read_record, write_record
 from numsim.machines.verdict import compare, compare_answers
-from numsim.tensorcore import Model, get_model, list_chips, list_models, mma
+from numsim.tensorcore import Model, get_model, list_chips, list_models, mma, products
 from numsim.tensorcore.models import TYPES, word_format
 
 F16 = "mma.m16n8k16.f32.f16.f16.f32"
@@ -349,3 +349,18 @@ def test_an_own_model_is_no_question():
     changed = Model("h200", F16, 16, "f16", "f16", "f32", "f32", get_model("a100", F16).unit)
     with pytest.raises(InputError, match="by name"):
         question(chip=changed, instruction=F16)
+
+
+def test_each_with_each_is_a_matrix_product(monkeypatch):
+    """However operands broadcast, and in however many pieces: the same bits."""
+    model = get_model("h200", "mma.m16n8k16.f32.f16.f16.f32")
+    rng = np.random.default_rng(7)
+    a, b = (rng.integers(0, 1 << 16, shape).astype(np.uint16) for shape in ((9, 1, 64), (1, 11, 64)))
+    c = rng.integers(0, 1 << 32, 11).astype(np.uint32)
+    columns = [(b[:, j], c[j : j + 1]) for j in range(11)]
+    one_by_one = [[products.dots(x, y, z, model, None, None, None)[0] for y, z in columns] for x in a]
+    for limit in (1 << 26, 100):
+        monkeypatch.setattr(products, "_AT_ONCE", limit)
+        assert products.chained(a, b, c, model, None, None).tolist() == one_by_one
+        wide = np.broadcast_to(a, (9, 11, 64))
+        assert products.chained(wide, b, c, model, None, None).tolist() == one_by_one

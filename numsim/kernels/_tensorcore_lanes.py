@@ -21,7 +21,7 @@ from numsim.kernels._jit import as_bits, as_float, jit, left, part
 from numsim.tensorcore.models import TYPES, Model
 
 NOTHING = -9000  # the exponent of zero: below every sum of exponents
-NO_TERMS = -999  # of an empty sum, on CDNA3
+NO_TERMS = -700  # of an empty sum, on CDNA3
 ROWS = 8  # whose accumulators are in work at a time
 CUT, TO_FP16, TO_FP32 = range(3)
 BLOCK, LATE, GROUPS, CDNA3 = range(4)
@@ -70,8 +70,8 @@ def power(e):  # type: ignore[no-untyped-def]
 
 @part
 def exponent_of(x, least):  # type: ignore[no-untyped-def]
-    """The exponent of a float64, ``least`` for all below."""
-    return max((np.int64(as_bits(x) >> np.uint64(52)) & 0x7FF) - 1023, least)
+    """The exponent of a float64; ``least`` for all below, 128 for all above."""
+    return min(max((np.int64(as_bits(x) >> np.uint64(52)) & 0x7FF) - 1023, least), np.int64(128))
 
 
 @part
@@ -194,9 +194,8 @@ def group_sums(a, b, i, first, found):  # type: ignore[no-untyped-def]
         s, e = a.scales[at, i], a.places[at, i]
         scales, places = b.scales[at], b.places[at]
         for j in range(sizes.size):
-            scale = np.float32(s * scales[j])
-            total[j] *= scale
-            top[j] = np.int16(e + places[j]) if sizes[j] != 0 and scale != 0 else np.int16(NOTHING)
+            total[j] *= np.float32(s * scales[j])
+            top[j] = np.int16(e + places[j]) if sizes[j] != 0 else np.int16(NOTHING)
 
 
 @jit
@@ -239,7 +238,7 @@ def cdna3_block(a, b, i, first, end, acc, tops, sums, odd_tops, odd_sums, r):  #
         common = max(top, e)
         total = np.floor(sums[j] * power(max(top - common + 32 - r.fraction_bits, -1000)))  # far below an infinite c
         c = np.floor(acc[j] * power(max(r.fraction_bits - common, -1000))) * power(np.int64(32) - r.fraction_bits)
-        total += 0.0 if r.step == 2 and e < common - r.fraction_bits - 1 else c
+        total += 0.0 if r.step == 2 and e < min(common - r.fraction_bits - 1, 128) else c
         total *= power(common - 32)
         unit = exponent_of(total, np.int64(-126)) - 31
         acc[j] = nearest(np.floor(total * power(-unit)) * power(unit))

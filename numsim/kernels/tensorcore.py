@@ -33,18 +33,21 @@ _ALONE = 1 << 18  # fewer are done before a second thread has woken up
 
 def suits(model: Model) -> bool:
     """Whether the kernels compute this record bit for bit; the reference does the rest."""
-    unit = model.unit
+    unit, types = model.unit, (TYPES[model.a], TYPES[model.b])
     if not rounds_to_nearest() or unit.align != "toward-zero" or unit.normalised:
         return False
+    bits = sum(f.precision for f in types)
     if unit.path in _tensorcore_lanes.PATHS:
-        return unit.fraction_bits <= 40 and unit.floor >= -800 and (model.c == model.d or model.blocks == 1)
-    lengths = {"fma": (1,), "pairwise": (2, 4), "exact": range(1025)}[unit.path]
-    if unit.length not in lengths or model.k % unit.length or model.c != model.d or model.d not in ("f32", "f64"):
+        if unit.path == "fp8-as-fp16" and model.k // 2 % min(unit.length, model.k // 2):
+            return False
+        known = bits <= 24 and unit.fraction_bits <= 40 and unit.floor >= -800
+        return known and (model.c == model.d or model.blocks == 1)
+    lengths = {"fma": (1,), "pairwise": (2, 4), "exact": range(1, 1025)}[unit.path]
+    if unit.length not in lengths or model.k % unit.length or model.c != model.d:
         return False
     if model.d == "f64":  # the hardware's own
-        return unit.path == "fma" and not flushes_subnormals()
-    limit = 11 if unit.path == "pairwise" else 24
-    return all(TYPES[t].precision <= limit for t in (model.a, model.b))
+        return not flushes_subnormals()
+    return bits <= (24 if unit.path == "pairwise" else 52)
 
 
 class Values(NamedTuple):
@@ -223,7 +226,7 @@ def dots(
     def some(start: int) -> None:
         here = slice(start, start + chunk)
         if model.d == "f64":  # whose products are not exact
-            x, y = (np.array(decode_values(z[here], TYPES["f64"]), order="C") for z in (a, b))
+            x, y = (_values(z[here], t, None, model).values for z, t in ((a, model.a), (b, model.b)))
             dot_doubles(x, y, results[here])
             return
         parts = [None if s is None else s[here].T for s in (scale_a, scale_b)]

@@ -30,7 +30,7 @@ def arithmetic_of(m):
 
 
 CASES = list({arithmetic_of(m): m for m in reversed(RECORDS)}.values())
-KINDS = ("near one", "subnormal", "cancelling", "cut off", "huge", "tiny", "ties", "zeros", "special", "any")
+KINDS = ("near one", "subnormal", "cancelling", "cut off", "huge", "tiny", "ties", "zeros", "gaps", "special", "any")
 
 
 # --- operands ---------------------------------------------------------------------------------------------------------
@@ -93,6 +93,10 @@ def operands(kind, m, shape, rng):
         zero = [numbers(t, 0, 0, shape, rng, fraction=0) for t in (m.a, m.b)]
         few = rng.integers(0, 5, shape)
         return np.where(few > 0, zero[0], a), np.where(few > 1, zero[1], b)
+    if kind == "gaps":  # of all sizes, and either those with even or those with odd index
+        a, b = (numbers(t, 0, x, shape, rng) for t, x in zip((m.a, m.b), top, strict=True))
+        gap = np.arange(shape[-1]) % 2 == rng.integers(0, 2, (*shape[:-1], 1))
+        return np.where(gap, numbers(m.a, 0, 0, shape, rng, fraction=0), a), b
     a, b = operands("near one", m, shape, rng) if kind == "special" else (any_codes(t, shape, rng) for t in (m.a, m.b))
     if kind == "special":
         few = [rng.integers(0, 3 * shape[-1], shape) == 0 for _ in range(3)]
@@ -119,7 +123,8 @@ def scales(m, shape, rng):
     if not m.scale:
         return None
     mild = rng.integers(120, 135, shape) if m.scale == "ue8m0" else rng.integers(0x20, 0x50, shape)
-    return np.where(rng.integers(0, 6, shape) == 0, rng.integers(0, 256, shape), mild).astype(np.uint8)
+    ends = np.where(rng.integers(0, 2, shape) == 0, rng.integers(0, 256, shape), rng.choice([0, 1, 0x7E, 0x80], shape))
+    return np.where(rng.integers(0, 6, shape) == 0, ends, mild).astype(np.uint8)
 
 
 def count_of(m, instructions):
@@ -265,19 +270,33 @@ def test_nan_and_infinity_stay_in_their_row_and_column(m):
 
 
 # --- units that nobody built ------------------------------------------------------------------------------------------
+def own_record(rng):
+    """Lengths, widths, floors, outputs and types that no chip has, up to the limits of ``suits``."""
+    a, b = (str(t) for t in rng.choice(["f16", "bf16", "tf32", "e4m3", "e5m2", "e3m2", "e2m1"], 2))
+    path = str(rng.choice(["block", "block", "fp8-as-fp16", "cdna3", "cdna3-fp8", "exact", "pairwise", "fma"]))
+    length, k = int(rng.choice([1, 2, 3, 5, 8, 24])), int(rng.choice([4, 8, 24]))
+    output = "rne-fp32"
+    if path in ("block", "fp8-as-fp16"):
+        output = str(rng.choice(["rz-fp32", "rz-e8m13", "rne-fp32", "rne-fp16"]))
+    elif path == "fma":
+        a, length, output = str(rng.choice([a, "f32"])), 1, str(rng.choice(["rne-fp32", "rne-fp64"]))
+    elif path in ("exact", "pairwise"):
+        length = int(rng.choice([2, 4]))
+    if path == "fp8-as-fp16":
+        length = int(rng.choice([1, 2, k // 2, k]))
+        a, b = (str(t) for t in rng.choice(["e4m3", "e5m2", "e3m2", "e2m1"], 2))
+    bits, floor = int(rng.integers(0, 41)), int(rng.choice([-800, -300, -133, -21, 0, 100]))
+    d = {"rne-fp16": "f16", "rne-fp64": "f64"}.get(output, "f32")
+    return Model("own", "own", k, a, b, d, d, Unit(path, length, bits, floor, output))
+
+
 def test_units_of_ones_own():
-    """Other lengths, widths, floors and outputs, up to the limits of ``suits``."""
     rng = np.random.default_rng(10)
-    for _ in range(60):
-        types = rng.choice(["f16", "bf16", "tf32", "e4m3", "e5m2", "e3m2", "e2m1"], 2)
-        wide = bool(rng.integers(0, 3))
-        d, outputs = ("f32", ["rz-fp32", "rz-e8m13", "rne-fp32"]) if wide else ("f16", ["rne-fp16"])
-        length, k = int(rng.choice([1, 2, 3, 5, 8, 24])), int(rng.choice([4, 7, 24]))
-        floor = int(rng.choice([-800, -300, -133, -21, 0, 100]))
-        unit = Unit("block", length, int(rng.integers(0, 41)), floor, str(rng.choice(outputs)))
-        m = Model("own", "own", k, str(types[0]), str(types[1]), d, d, unit)
-        a, b = (np.concatenate(x) for x in zip(*(operands(kind, m, (3, 2 * k), rng) for kind in KINDS), strict=True))
+    for _ in range(150):
+        m = own_record(rng)
+        a, b = (np.concatenate(x) for x in zip(*(operands(kind, m, (2, 2 * m.k), rng) for kind in KINDS), strict=True))
         assert_twins("dots", m, a, b, starts(m, len(a), rng))
+        assert_twins("chains", m, a[:12:3], b[1::7].T, starts(m, (4, 3), rng))
 
 
 def test_longest_block():
@@ -289,13 +308,45 @@ def test_longest_block():
     assert_twins("dots", m, a, a[:, ::-1].copy(), c)
 
 
+@pytest.mark.parametrize("m", [m for m in PATHS if m.chip == "mi300x" and m.unit.path != "fma"], ids=str)
+def test_far_apart_on_cdna3(m):
+    """Every exponent of the products against no other products, and against a c of every kind: infinity is far off."""
+    f = TYPES[m.a]
+    fields = np.arange(f.max_code >> f.fraction_bits) + 1
+    x, y = (codes.ravel() for codes in np.meshgrid(fields << f.fraction_bits, fields << f.fraction_bits))
+    x, y = (np.tile(codes, 12)[:: 1 + len(x) // 100] for codes in (x, y))
+    rng = np.random.default_rng(16)
+    a, b = (np.zeros((len(x), m.k), code_dtype(f)) for _ in range(2))
+    place = rng.integers(0, m.k, len(x))
+    a[np.arange(len(x)), place], b[np.arange(len(x)), place] = x, y
+    a, b = (as_words(codes, m.a, rng) for codes in (a, b))
+    c = np.tile(np.array([0x7F800000, 0xFF800000, 0, 0x80000000, 0x7FC00000, 0x3F800001, 1], np.uint32), len(x))
+    assert_twins("dots", m, a, b, c[: len(x)])
+
+
+@pytest.mark.parametrize("m", [m for m in CASES if "bf16" in m.a], ids=str)
+def test_exactly_beyond_the_largest_number(m):
+    """2^128 on the dot, one unit below, and half a unit below, of either sign."""
+    a = np.zeros((6, m.k), np.uint16)
+    a[:, 0], a[3:, 0] = 0x5F80, 0xDF80  # 2^64
+    b = np.zeros_like(a)
+    b[:, 0] = 0x5F80
+    c = np.array([0, 0xF3800000, 0xF3000000, 0, 0x73800000, 0x73000000], np.uint32)  # of magnitudes 2^104 and 2^103
+    right = assert_twins("dots", m, a, b, c)
+    assert right[0] == 0x7F800000 and right[3] == 0xFF800000
+
+
 def test_what_kernels_leave_to_the_reference():
     from numsim.kernels import tensorcore as fast
 
     h200, mi250x = get_model("h200", "mma.m16n8k16.f32.f16.f16.f32"), get_model("mi250x", "mfma.f32_16x16x16f16")
     changes = [{"align": "down"}, {"normalised": True}, {"fraction_bits": 41}, {"floor": -801}]
     others = [replace(h200, unit=replace(h200.unit, **change)) for change in changes]
-    others += [replace(h200, c="f16", k=32), replace(mi250x, unit=replace(mi250x.unit, length=8))]
+    others += [
+        replace(h200, c="f16", k=32),
+        replace(h200, a="f32"),
+        replace(mi250x, unit=replace(mi250x.unit, length=8)),
+    ]
     a = np.full((1, 16), 0x3C01, np.uint16)
     for m in others:
         assert not fast.suits(m)

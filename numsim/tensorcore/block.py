@@ -6,7 +6,7 @@ exponent; nothing here is a float, and nothing depends on the order of the produ
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -213,88 +213,78 @@ def instruction(
     a: Sequence[int], b: Sequence[int], c: int, c_type: str, model: Model,
     scale_a: Sequence[int] = (), scale_b: Sequence[int] = (),
 ) -> Iterator[Link]:  # fmt: skip
-    """One instruction, for one output."""
-    path, length = model.unit.path, model.unit.length
-    places = [range(k, min(k + length, len(a))) for k in range(0, len(a), length)]
-    if path in ("block", "groups", "fp8-as-fp16"):
-        xs, ys = [operand(x, model.a) for x in a], [operand(y, model.b) for y in b]
-        sa, sb = [operand(s, model.scale) for s in scale_a], [operand(s, model.scale) for s in scale_b]
-        if path == "groups":
-            total = groups(xs, ys, operand(c, c_type), model, sa, sb)
-            yield Link(c, c_type, range(len(a)), total.code, total)
-        elif path == "fp8-as-fp16":
-            yield from fp8_as_fp16(xs, ys, c, model)
-        else:
-            if model.scale:
-                xs, ys = scaled(xs, sa, model), scaled(ys, sb, model)
-            for where in places:
-                total = block_sum([xs[k] for k in where], [ys[k] for k in where], operand(c, c_type), model)
-                yield Link(c, c_type, where, total.code, total)
-                c, c_type = total.code, model.d
-        return
-    products = [[to_rational(significant(x, t), TYPES[t]) for x in codes] for codes, t in ((a, model.a), (b, model.b))]
-    for where in places:
-        x, y = ([numbers[k] for k in where] for numbers in products)
-        z = to_rational(c, TYPES[model.d])
-        exact = fma(x[0], y[0], z) if path == "fma" else cdna.PATHS[path](x, y, z, model)
-        code = finish(exact, model)
-        yield Link(c, model.d, where, code, None, exact)
-        c = code
+    """One instruction, for one output: its path."""
+    yield from _PATHS[model.unit.path](a, b, c, c_type, model, scale_a, scale_b)
 
 
-def finish(x: Rational, model: Model) -> int:
-    """An exact result rounded to d, nearest even."""
-    return model.nan if x == NAN else round_rational(x, TYPES[model.d], Policy())
+def _blocks(
+    a: Sequence[int], b: Sequence[int], c: int, c_type: str, model: Model, scale_a: Sequence[int],
+    scale_b: Sequence[int],
+) -> Iterator[Link]:  # fmt: skip
+    xs, ys = _operands(a, model.a, scale_a, model), _operands(b, model.b, scale_b, model)
+    for where in pieces(range(len(a)), model.unit.length):
+        total = block_sum([xs[k] for k in where], [ys[k] for k in where], operand(c, c_type), model)
+        yield Link(c, c_type, where, total.code, total)
+        c, c_type = total.code, model.d
 
 
-# --- special paths ----------------------------------------------------------------------------------------------------
-def scaled(xs: Sequence[Operand], scales: Sequence[Operand], model: Model) -> list[Operand]:
+def pieces(places: Sequence[int], length: int) -> Iterator[Sequence[int]]:
+    """Places in runs of a block's length; the last run may be shorter."""
+    return (places[k : k + length] for k in range(0, len(places), length))
+
+
+def _operands(codes: Sequence[int], type_name: str, scales: Sequence[int], model: Model) -> list[Operand]:
     """Operands with their block's E8M0 scale, a power of two: it moves the exponent; a NaN scale makes them NaN."""
-    each = [s for s in scales for _ in range(model.scale_block)]
-    return [
-        x._replace(special=s.special) if s.special else x._replace(exponent=x.exponent + s.exponent)
-        for x, s in zip(xs, each, strict=True)
-    ]
+    xs = [operand(x, type_name) for x in codes]
+    for k in range(len(xs) if scales else 0):
+        s = operand(scales[k // model.scale_block], model.scale)
+        xs[k] = s if s.special else xs[k]._replace(exponent=xs[k].exponent + s.exponent)
+    return xs
 
 
-def groups(
-    a: Sequence[Operand], b: Sequence[Operand], c: Operand, model: Model,
-    scale_a: Sequence[Operand], scale_b: Sequence[Operand],
-) -> Sum:  # fmt: skip
+def _groups(
+    a: Sequence[int], b: Sequence[int], c: int, c_type: str, model: Model, scale_a: Sequence[int],
+    scale_b: Sequence[int],
+) -> Iterator[Link]:  # fmt: skip
     """FP4 with block scales: 16 products at a time are added exactly, and the scaled sum of a group is one term.
 
     Its exponent is that of the scales alone. A group of zero products, or with a zero scale, is no term; one whose
     products merely cancel still takes part in the common exponent.
     """
-    if special := special_of([*scale_a, *scale_b, c]):  # E2M1 itself has neither NaN nor infinity
-        return special_sum("nan" if special_of([*scale_a, *scale_b]) else special, model)
+    z, scales = operand(c, c_type), [operand(s, model.scale) for s in (*scale_a, *scale_b)]
+    if special := "nan" if special_of(scales) else z.special:  # E2M1 itself has neither NaN nor infinity
+        total = special_sum(special, model)
+        yield Link(c, c_type, range(len(a)), total.code, total)
+        return
     terms = []
-    for g in range(0, len(a), 16):
-        products = [multiply(x, y) for x, y in zip(a[g : g + 16], b[g : g + 16], strict=True)]
-        scale = multiply(scale_a[g // model.scale_block], scale_b[g // model.scale_block])
+    for n, group in enumerate(pieces(range(len(a)), 16)):
+        products = [multiply(operand(a[k], model.a), operand(b[k], model.b)) for k in group]
+        at = group[0] // model.scale_block
+        scale = multiply(scales[at], scales[len(scale_a) + at])
         if scale.significand and any(p.significand for p in products):
-            total = sum(p.significand << p.exponent for p in products)  # in quarters: E2M1's exponents are 0 to 2
+            quarters = sum(p.significand << p.exponent for p in products)  # E2M1's products are multiples of 1/4
             last = scale.exponent - scale.fraction_bits - 2
-            terms.append(Term(total * scale.significand, last, scale.exponent, g // 16))
-    return add_terms([*terms, *([_term(c, model.unit, len(a) // 16)] if c.significand else [])], model)
+            terms.append(Term(quarters * scale.significand, last, scale.exponent, n))
+    terms += [_term(z, model.unit, len(a) // 16)] if z.significand else []
+    total = add_terms(terms, model)
+    yield Link(c, c_type, range(len(a)), total.code, total)
 
 
-def fp8_as_fp16(a: Sequence[Operand], b: Sequence[Operand], c: int, model: Model) -> Iterator[Link]:
+def _fp8_as_fp16(
+    a: Sequence[int], b: Sequence[int], c: int, c_type: str, model: Model, *_: Sequence[int]
+) -> Iterator[Link]:
     """FP8 mma.sync on a chip without that unit: the assembler converts to FP16 and takes the FP16 unit twice.
 
     From zero, the products with k mod 4 in {0, 1} come first, then those in {2, 3}; c is added last, to nearest.
     """
-    xs, ys = [as_fp16(x) for x in a], [as_fp16(y) for y in b]
-    code = 0
+    xs, ys = [as_fp16(operand(x, model.a)) for x in a], [as_fp16(operand(y, model.b)) for y in b]
+    code, d = 0, TYPES[model.d]
     for pair in ((0, 1), (2, 3)):
-        mine = [k for k in range(len(xs)) if k % 4 in pair]
-        for first in range(0, len(mine), model.unit.length):
-            where = mine[first : first + model.unit.length]
+        for where in pieces([k for k in range(len(a)) if k % 4 in pair], model.unit.length):
             total = block_sum([xs[k] for k in where], [ys[k] for k in where], operand(code, model.d), model)
             yield Link(code, model.d, where, total.code, total)
             code = total.code
-    d = TYPES[model.d]
-    exact = add(to_rational(code, d), to_rational(c, d))
+    exact = add(to_rational(code, d), to_rational(c, TYPES[c_type]))
     yield Link(code, model.d, (), finish(exact, model), None, exact)
 
 
@@ -305,3 +295,26 @@ def as_fp16(x: Operand) -> Operand:
     last = x.exponent - x.fraction_bits
     exponent = max(last + abs(x.significand).bit_length() - 1, FP16.emin)
     return Operand(x.significand << (last - (exponent - 10)), exponent, 10)
+
+
+def _to_nearest(
+    a: Sequence[int], b: Sequence[int], c: int, c_type: str, model: Model, *_: Sequence[int]
+) -> Iterator[Link]:
+    """Units whose every block is an exact number, rounded to nearest: FMA, and AMD's."""
+    xs, ys = ([to_rational(significant(x, t), TYPES[t]) for x in codes] for codes, t in ((a, model.a), (b, model.b)))
+    for where in pieces(range(len(a)), model.unit.length):
+        x, y, z = [xs[k] for k in where], [ys[k] for k in where], to_rational(c, TYPES[c_type])
+        exact = fma(x[0], y[0], z) if model.unit.path == "fma" else cdna.PATHS[model.unit.path](x, y, z, model)
+        yield Link(c, c_type, where, finish(exact, model), None, exact)
+        c, c_type = finish(exact, model), model.d
+
+
+def finish(x: Rational, model: Model) -> int:
+    """An exact result rounded to d, nearest even."""
+    return model.nan if x == NAN else round_rational(x, TYPES[model.d], Policy())
+
+
+_PATHS: dict[str, Callable[..., Iterator[Link]]] = {
+    "block": _blocks, "groups": _groups, "fp8-as-fp16": _fp8_as_fp16, "fma": _to_nearest,
+    **dict.fromkeys(cdna.PATHS, _to_nearest),
+}  # fmt: skip

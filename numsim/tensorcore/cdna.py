@@ -30,7 +30,7 @@ def exact(a: Numbers, b: Numbers, c: Rational, model: Model) -> Rational:
 def pairwise(a: Numbers, b: Numbers, c: Rational, model: Model) -> Rational:
     """CDNA2: every product and every sum is rounded to FP32; neighbours are added, then c.
 
-    Subnormal operands count as +0; a subnormal FP32 result becomes a zero of its sign.
+    Subnormal operands and -0 count as +0, as mmasim reads it; a subnormal FP32 result becomes a zero of its sign.
     """
     return levels(a, b, c, model)[-1][0]
 

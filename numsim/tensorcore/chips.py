@@ -213,7 +213,7 @@ _CHAIN = "recorded at K = 8; that two such blocks are chained rests on the paper
 _CHAIN4 = "recorded at K = 4; that two such blocks are chained rests on the papers"
 _F16_OUT = "the recordings fix L; F and E0 hardly show in FP16 results and rest on the papers"
 _TF32_8 = "the recordings use 4 of 8 products: L = 8 rests on the papers"
-_ONE_TYPE = "recorded are pairs of one type; that mixed ones compute alike rests on the papers"
+_MIXED = "of pairs of two FP8 types no results are public"
 _DMMA = "sequential FMA is what the papers state; no recordings"
 
 
@@ -230,26 +230,40 @@ def _ampere_evidence(gpu: str, *papers: str) -> list[tuple[str, Evidence]]:
     ]
 
 
-def _hopper_evidence(gpu: str) -> list[tuple[str, Evidence]]:
+def _hopper_evidence(gpu: str, *papers: str) -> list[tuple[str, Evidence]]:
     by_hand = "fp32 results are known from 30 hand probes only; recorded fp16 results and the machine code say the rest"
     return [
-        ("mma.m16n8k16.f32.f16.*", _recorded(f"{gpu} fp16 -> fp32", "xie", "km", "hawkeye")),
-        ("mma.m16n8k16.f32.bf16.*", _recorded(f"{gpu} bf16 -> fp32", "xie", "km", "hawkeye")),
-        ("mma.m16n8k16.f16.f16.*", _recorded(f"{gpu} fp16 -> fp16", "xie", "km", note=_F16_OUT)),
-        ("mma.m16n8k8.f32.tf32.*", _recorded(f"{gpu} tf32 -> fp32", "xie", "km", note=_TF32_8)),
-        ("mma.m16n8k32.f16.e?m?.*", _recorded(f"{gpu} E4M3 -> fp16; {gpu} E5M2 -> fp16", "km", "cutlass1986",
-                                              note=_ONE_TYPE)),
+        ("mma.m16n8k16.f32.f16.*", _recorded(f"{gpu} fp16 -> fp32", *papers)),
+        ("mma.m16n8k16.f32.bf16.*", _recorded(f"{gpu} bf16 -> fp32", *papers)),
+        ("mma.m16n8k16.f16.f16.*", _recorded(f"{gpu} fp16 -> fp16", *papers, note=_F16_OUT)),
+        ("mma.m16n8k8.f32.tf32.*", _recorded(f"{gpu} tf32 -> fp32", *papers, note=_TF32_8)),
+        ("mma.m16n8k32.f16.e4m3.*", _recorded(f"{gpu} E4M3 -> fp16", "km", "cutlass1986", "nvrtc")),
+        ("mma.m16n8k32.f16.e5m2.*", _recorded(f"{gpu} E5M2 -> fp16", "km", "cutlass1986", "nvrtc")),
         ("mma.m16n8k32.f32.e?m?.*", _stated("km", "cutlass1986", "nvrtc", note=by_hand)),
-        ("wgmma.*.f32.e?m?.*", _recorded(f"{gpu} E4M3 -> fp32; {gpu} E5M2 -> fp32", "xie", "hawkeye", "mmaemu", "dsv3",
-                                         note=f"only c = 0 is recorded; {_ONE_TYPE}")),
-    ]  # fmt: skip
+        ("wgmma.*.f32.e4m3.*", _recorded(f"{gpu} E4M3 -> fp32", *papers, "dsv3", note="only c = 0 is recorded")),
+        ("wgmma.*.f32.e5m2.*", _recorded(f"{gpu} E5M2 -> fp32", *papers, "dsv3", note="only c = 0 is recorded")),
+    ]
 
 
-def _ada_fp8(gpu: str, fp16: bool) -> list[tuple[str, Evidence]]:
-    wide = _recorded(f"{gpu} E4M3 -> fp32; {gpu} E5M2 -> fp32", "xie", "km", "hawkeye", note=_ONE_TYPE)
-    half = _recorded(f"{gpu} E4M3 -> fp16; {gpu} E5M2 -> fp16", "xie", "km", note=_ONE_TYPE)
-    stated = _stated("xie", "km", note="the same chip generation is recorded (RTX 1000 Ada)")
-    return [("mma.*.f32.e?m?.*", wide), ("mma.*.f16.e?m?.*", half if fp16 else stated)]
+def _mixed(prefix: str, evidence: Evidence) -> list[tuple[str, Evidence]]:
+    """Pairs of two FP8 types."""
+    return [(f"{prefix}.{x}.{y}*", evidence) for x, y in (FP8, FP8[::-1])]
+
+
+_MIXED_HMMA = _mixed("mma.m16n8k32.*", _inferred(f"{_MIXED}; the machine code converts each operand alone", "nvrtc"))
+
+
+def _ada_fp8(gpu: str, outputs: str, *papers: str) -> list[tuple[str, Evidence]]:
+    """FP8, recorded at K = 32 for some of the outputs."""
+    chain = "recorded at K = 32, two such blocks"
+    found = _mixed("mma.*", _inferred(f"{_MIXED}; taken from the RTX 4090", "xie", "mmasim"))
+    for d, shown in (("f32", "fp32"), ("f16", "fp16")):
+        for x in FP8:
+            if d in outputs:
+                recording = f"{gpu} {x.upper()} -> {shown}"
+                found.append((f"mma.m16n8k32.{d}.{x}.{x}.*", _recorded(recording, *papers)))
+                found.append((f"mma.m16n8k16.{d}.{x}.{x}.*", _recorded(recording, *papers, note=chain)))
+    return [*found, ("mma.*.e?m?.*", _stated(*papers, note="fp16 results are recorded of an RTX 1000 Ada"))]
 
 
 _ANY_FP8_K16 = (
@@ -264,6 +278,8 @@ EVIDENCE: dict[str, list[tuple[str, Evidence]]] = {
         ("mma.*.f16.*", _recorded("V100 fp16 -> fp16", "xie", "km", "fasi", note=_F16_OUT)),
     ],
     "t4": [
+        ("mma.m8n8k4.f32.f16.f16.f16", _inferred("two versions of one source disagree: F = 23 or 24, and how an FP16 c "
+                                                 "is decoded for an FP32 sum", "mmasim")),
         ("mma.m8n8k4.*", _inferred("two versions of one source disagree: F = 23 or 24", "mmasim")),
         ("*", _stated("xie", "fasi")),
     ],
@@ -271,23 +287,33 @@ EVIDENCE: dict[str, list[tuple[str, Evidence]]] = {
     "a30": [("*.f64.*", _inferred("taken from the A100, the same die")), ("*", _stated("km", "hpec"))],
     "a2": [*_ampere_evidence("A2", "km"), ("*", _inferred("taken from the A100"))],
     "l40s": [
-        *_ada_fp8("L40S", False), *_ampere_evidence("L40S", "km", "hawkeye"), ("*", _stated("mmasim", note=_DMMA)),
+        *_ada_fp8("L40S", "f32", "km", "hawkeye"), *_ampere_evidence("L40S", "km", "hawkeye"),
+        ("*", _inferred("taken from the RTX 4090", "xie", "mmasim")),
     ],
     "rtx4090": [("*", _stated("xie", note="an RTX 1000 Ada and an L40S are recorded and compute alike"))],
     "rtx1000ada": [
-        *_ada_fp8("RTX 1000 Ada", True), *_ampere_evidence("RTX 1000 Ada", "km"), ("*", _stated("mmasim", note=_DMMA)),
+        *_ada_fp8("RTX 1000 Ada", "f32 f16", "km"), *_ampere_evidence("RTX 1000 Ada", "km"),
+        ("*", _inferred("taken from the RTX 4090", "xie", "mmasim")),
     ],
-    "h100": [_ANY_FP8_K16, *_hopper_evidence("H100"), ("*", _stated("xie", "mmasim"))],
-    "h200": [_ANY_FP8_K16, *_hopper_evidence("H200"),
-             ("*", _stated("xie", "mmasim", note="measured on an H100, the same die"))],
+    "h100": [
+        _ANY_FP8_K16, *_MIXED_HMMA, *_mixed("wgmma.*.f32", _stated("xie", "mmasim", note=_MIXED)),
+        *_hopper_evidence("H100", "xie", "km", "hawkeye"), ("*", _stated("xie", "mmasim")),
+    ],
+    "h200": [
+        _ANY_FP8_K16, *_MIXED_HMMA, *_mixed("wgmma.*.f32", _inferred(f"{_MIXED}; measured on an H100", "xie")),
+        *_hopper_evidence("H200", "km"), ("*", _inferred("measured on an H100, the same die", "xie", "mmasim")),
+    ],
     "b200": [
         _ANY_FP8_K16,
         ("mma.m16n8k16.f32.f16.*", _recorded("B200 fp16 -> fp32", "xie", "km")),
         ("mma.m16n8k16.f32.bf16.*", _recorded("B200 bf16 -> fp32", "xie", "km")),
         ("mma.m16n8k16.f16.f16.*", _recorded("B200 fp16 -> fp16", "xie", "km", note=_F16_OUT)),
         ("mma.m16n8k8.f32.tf32.*", _recorded("B200 tf32 -> fp32", "xie", "km", note=_TF32_8)),
-        ("mma.m16n8k32.f32.e?m?.*", _recorded("B200 E4M3 -> fp32; B200 E5M2 -> fp32", "km", note=_ONE_TYPE)),
-        ("mma.m16n8k32.f16.e?m?.*", _recorded("B200 E4M3 -> fp16; B200 E5M2 -> fp16", "km", note=_ONE_TYPE)),
+        *_MIXED_HMMA,
+        ("mma.m16n8k32.f32.e4m3.*", _recorded("B200 E4M3 -> fp32", "km", "nvrtc")),
+        ("mma.m16n8k32.f32.e5m2.*", _recorded("B200 E5M2 -> fp32", "km", "nvrtc")),
+        ("mma.m16n8k32.f16.e4m3.*", _recorded("B200 E4M3 -> fp16", "km", "nvrtc")),
+        ("mma.m16n8k32.f16.e5m2.*", _recorded("B200 E5M2 -> fp16", "km", "nvrtc")),
         ("tcgen05.*.kind::mxf4*", _stated("xie", "mmasim", "deepgemm176")),
         ("tcgen05.*.kind::f8f6f4.*", _stated("xie", "mmasim", "deepgemm176")),
         ("*", _stated("xie", "mmasim")),

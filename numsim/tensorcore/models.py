@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -91,6 +92,13 @@ class Unit:
         for name, low, high in (("length", 1, 1024), ("fraction_bits", 0, 60), ("floor", -2000, 200)):
             if type(value := getattr(self, name)) is not int or not low <= value <= high:
                 raise InputError(f"{name}={short(value)}: a whole number from {low} to {high} is needed. {example}")
+        if self.path not in _CUT and self.align != "toward-zero":
+            raise InputError(f"align='{self.align}': only {', '.join(_CUT)} can be asked what if. {example}")
+        if type(self.normalised) is not bool or (self.normalised and self.path not in ("block", "fp8-as-fp16")):
+            rule = "True or False, and True only for the paths block and fp8-as-fp16"
+            raise InputError(f"normalised={short(self.normalised)}: {rule}. {example}")
+        if self.path == "fma" and self.length != 1:
+            raise InputError(f"length={self.length}: a fused multiply-add has one product. {example}")
 
 
 Level = Literal["validated", "single-source", "unverified"]
@@ -140,9 +148,37 @@ class Model:
     evidence: Evidence = field(default=Evidence("unverified"), compare=False)
 
     def __post_init__(self) -> None:
-        made = {"rne-fp16": "f16", "rne-fp64": "f64"}.get(self.unit.output, "f32")
-        if self.d != made:
-            raise InputError(f"d={short(self.d)}: the output rule {self.unit.output} makes {made}. Example: d='{made}'")
+        example = "Example: dataclasses.replace(get_model('h200', 'mma.m16n8k16.f32.f16.f16.f32'), k=32)"
+        for holds, rule in self._rules():
+            if not holds:
+                raise InputError(f"model {short(self.instruction)}: {rule}. {example}")
+
+    def _rules(self) -> Iterator[tuple[bool, str]]:
+        """What makes a record a unit that can be computed; looked at in this order."""
+        types, unit, path = (self.a, self.b, self.c, self.d), self.unit, self.unit.path
+        whole = all(type(x) is int for x in (self.k, self.scale_block)) and 1 <= self.k <= 4096
+        yield whole, f"k={short(self.k)}, scale_block={short(self.scale_block)}: whole numbers, K from 1 to 4096"
+        for x in (*types, *([self.scale] if self.scale != "" else [])):
+            yield isinstance(x, str) and x in TYPES, f"type {short(x)}: known are {', '.join(TYPES)}"
+        made = {"rne-fp16": "f16", "rne-fp64": "f64"}.get(unit.output, "f32")
+        yield self.d == made, f"d={short(self.d)}: the output rule {unit.output} makes {made}"
+        wider = path == "block" and (self.c, self.d) == ("f16", "f32")
+        yield self.c == self.d or wider, f"c={short(self.c)}: c has d's type, or is f16 for f32 on the path block"
+        scales = {"block": ("", "ue8m0"), "groups": ("ue8m0", "ue4m3")}.get(path, ("",))
+        yield self.scale in scales, f"scale={short(self.scale)}: the path {path} takes {', '.join(scales) or 'none'}"
+        block = self.scale_block
+        fits = block > 0 and self.k % block == 0 if self.scale else block == 0
+        yield fits, f"scale_block={block}: with scales a divisor of K = {self.k}, without them 0"
+        if path == "groups":
+            yield self.a == self.b == "e2m1", f"a={self.a}, b={self.b}: groups are of e2m1"
+            whole = self.k % 16 == block % 16 == 0 and unit.length >= self.k
+            yield whole, f"k={self.k}, scale_block={block}, length={unit.length}: groups of 16, all of K in one block"
+        if path == "fp8-as-fp16":
+            small = all(x in ("e4m3", "e5m2") for x in (self.a, self.b))
+            yield small and self.k % 4 == 0, f"a={self.a}, b={self.b}, k={self.k}: e4m3 or e5m2, K a multiple of 4"
+        if path == "pairwise":
+            pairs = unit.length & (unit.length - 1) == 0 and self.k % unit.length == 0
+            yield pairs, f"length={unit.length}: pairwise sums need a power of two that divides K = {self.k}"
 
     @property
     def blocks(self) -> int:
@@ -154,9 +190,14 @@ class Model:
         """The formats of a, b, c and d as numbers (TF32 operands arrive in FP32 words: see ``word_format``)."""
         return TYPES[self.a], TYPES[self.b], TYPES[self.c], TYPES[self.d]
 
+    @property
+    def nan_documented(self) -> bool:
+        """Whether it is known which NaN the chip returns: not so for AMD and FP64, which get the format's."""
+        return self.d != "f64" and not self.instruction.startswith("mfma")
+
     def nan_of(self, format: Format) -> int:
         """The code of NaN on this chip. NVIDIA's has all bits but the sign; FP64's and AMD's are not documented."""
-        if format == FP64 or self.instruction.startswith("mfma"):
+        if not self.nan_documented or format == FP64:
             return format.nan_code or 0
         return format.nan_code or 0 if format.specials != "ieee" else format.sign_mask - 1
 

@@ -140,7 +140,7 @@ LEVELS = {
     ),
     "single-source": (
         "t4 mma.m16n8k8.f32.f16.f16.f32", "a30 mma.m16n8k16.f32.f16.f16.f32", "rtx4090 mma.m16n8k16.f32.f16.f16.f32",
-        "l40s mma.m16n8k32.f16.e4m3.e4m3.f16", "h200 wgmma.m64n256k32.f16.e4m3.e4m3",
+        "l40s mma.m16n8k32.f16.e4m3.e4m3.f16", "h100 wgmma.m64n256k32.f16.e4m3.e4m3",
         "h200 mma.m16n8k32.f32.e4m3.e4m3.f32", "b200 tcgen05.m128n256k32.kind::f8f6f4.f32.e4m3.e4m3",
         "b200 tcgen05.m128n256k64.kind::mxf4nvf4.block16.f32.e2m1.e2m1.ue4m3",
         "rtxpro6000 mma.m16n8k16.f32.f16.f16.f32", "mi100 mfma.f32_16x16x16f16", "mi250x mfma.f32_16x16x16f16",
@@ -148,7 +148,8 @@ LEVELS = {
     ),
     "unverified": (
         "t4 mma.m8n8k4.f32.f16.f16.f32", "v100 mma.m8n8k4.f32.f16.f16.f16", "h200 mma.m16n8k16.f32.e4m3.e4m3.f32",
-        "rtx5090 mma.m16n8k16.f32.f16.f16.f32",
+        "rtx5090 mma.m16n8k16.f32.f16.f16.f32", "h200 wgmma.m64n256k32.f16.e4m3.e4m3",
+        "h200 wgmma.m64n256k32.f32.e4m3.e5m2", "b200 mma.m16n8k32.f16.e5m2.e4m3.f16", "l40s mma.m8n8k4.f64.f64.f64.f64",
     ),
 }  # fmt: skip
 
@@ -175,6 +176,9 @@ def test_evidence_has_sources():
         {"fraction_bits": -1}, {"fraction_bits": 61}, {"fraction_bits": "25"}, {"floor": -2001}, {"floor": None},
         {"output": "rne"}, {"output": "rne-fp64"}, {"path": "fma"}, {"path": "fma", "output": "rne-fp16"},
         {"path": "cdna3"}, {"path": "pairwise", "output": "rne-fp64"}, {"align": "up"}, {"output": ["rz-fp32"]},
+        {"path": "cdna3", "output": "rne-fp32", "align": "down"}, {"path": "groups", "normalised": True},
+        {"path": "exact", "output": "rne-fp32", "normalised": True}, {"normalised": 1},
+        {"path": "fma", "output": "rne-fp32", "length": 2},
     ],
     ids=str,
 )  # fmt: skip
@@ -226,3 +230,35 @@ def test_types_have_the_fields_of_the_standards():
     for name, (exponent_bits, width, bias, _) in FIELDS.items():
         f, word = TYPES[name], 13 if name in ("tf32", "xf32") else 0
         assert (f.exponent_bits, f.fraction_bits + word, f.bias) == (exponent_bits, width, bias), name
+
+
+@pytest.mark.parametrize(
+    ("chip", "instruction", "change"),
+    [
+        ("h200", "mma.m16n8k16.f32.f16.f16.f32", {"k": 0}), ("h200", "mma.m16n8k16.f32.f16.f16.f32", {"k": 16.0}),
+        ("h200", "mma.m16n8k16.f32.f16.f16.f32", {"a": "zz"}), ("h200", "mma.m16n8k16.f32.f16.f16.f32", {"b": None}),
+        ("h200", "mma.m16n8k16.f32.f16.f16.f32", {"c": "bf16"}), ("h200", "mma.m16n8k16.f16.f16.f16.f16", {"c": "f32"}),
+        ("h200", "mma.m16n8k16.f32.f16.f16.f32", {"scale": "foo"}),
+        ("h200", "mma.m16n8k16.f32.f16.f16.f32", {"scale": "ue4m3", "scale_block": 16}),
+        ("h200", "mma.m16n8k16.f32.f16.f16.f32", {"scale": "ue8m0"}),
+        ("h200", "mma.m16n8k16.f32.f16.f16.f32", {"scale": "ue8m0", "scale_block": 5}),
+        ("h200", "mma.m16n8k16.f32.f16.f16.f32", {"scale_block": 16}),
+        ("h200", "mma.m16n8k32.f32.e4m3.e4m3.f32", {"c": "f16"}), ("h200", "mma.m16n8k32.f32.e4m3.e4m3.f32", {"k": 6}),
+        ("h200", "mma.m16n8k32.f32.e4m3.e4m3.f32", {"a": "bf16"}),
+        ("h200", "mma.m16n8k32.f32.e4m3.e4m3.f32", {"scale": "ue8m0", "scale_block": 32}),
+        ("b200", "tcgen05.m128n256k64.kind::mxf4.block32.f32.e2m1.e2m1.ue8m0", {"scale_block": 8}),
+        ("b200", "tcgen05.m128n256k64.kind::mxf4.block32.f32.e2m1.e2m1.ue8m0", {"scale": "", "scale_block": 0}),
+        ("b200", "tcgen05.m128n256k64.kind::mxf4.block32.f32.e2m1.e2m1.ue8m0", {"a": "e4m3"}),
+        ("b200", "tcgen05.m128n256k64.kind::mxf4.block32.f32.e2m1.e2m1.ue8m0", {"k": 72}),
+        ("b200", "tcgen05.m128n256k64.kind::mxf4.block32.f32.e2m1.e2m1.ue8m0", {"k": 128}),
+        ("mi300x", "mfma.f32_16x16x16_f16", {"c": "f16"}), ("mi100", "mfma.f32_16x16x16f16", {"c": "f16"}),
+        ("mi100", "mfma.f32_16x16x16f16", {"scale": "ue8m0", "scale_block": 16}), ("mi250x", "mfma.f32_16x16x16f16", {"k": 6}),
+        ("mi250x", "mfma.f32_16x16x16f16", {"unit": Unit("pairwise", 3, output="rne-fp32")}),
+        ("a100", "mma.m8n8k4.f64.f64.f64.f64", {"d": "f32"}), ("a100", "mma.m8n8k4.f64.f64.f64.f64", {"c": "f16"}),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_records_that_are_none(chip, instruction, change):
+    """What would be computed in some way that nobody meant."""
+    with pytest.raises(InputError, match="Example: "):
+        replace(get_model(chip, instruction), **change)

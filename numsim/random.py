@@ -26,7 +26,8 @@ def _splitmix64(x: int) -> int:
     return x ^ (x >> 31)
 
 
-def _lowbias32(x: int) -> int:
+def _lowbias32(x: Any) -> Any:
+    """Of an integer, or of each in an array of uint32, where products wrap by themselves."""
     x = ((x ^ (x >> 16)) * 0x7FEB352D) & _U32
     x = ((x ^ (x >> 15)) * 0x846CA68B) & _U32
     return x ^ (x >> 16)
@@ -45,7 +46,21 @@ def bits(seed: int, counter: int) -> int:
     ['0xc63b7155', '0x48cf60bc', '0x243d815d']
     """
     key0, key1 = keys(seed, counter >> 32)
-    return _lowbias32(_lowbias32((counter & _U32) ^ key0) ^ key1)
+    return int(_lowbias32(_lowbias32((counter & _U32) ^ key0) ^ key1))
+
+
+def bits_from(seed: int, start: int, count: int) -> npt.NDArray[np.uint32]:
+    """``bits(seed, i)`` for ``count`` counters i from ``start`` on, in one array.
+
+    >>> [hex(x) for x in bits_from(7, 0, 3)]
+    ['0xc63b7155', '0x48cf60bc', '0x243d815d']
+    """
+    key0, key1 = map(np.uint32, keys(seed, start >> 32))
+    first = start & _U32
+    end = min(first + count, 1 << 32)  # of this block
+    drawn = _lowbias32(_lowbias32(np.arange(first, end).astype(np.uint32) ^ key0) ^ key1)
+    rest = count - (end - first)
+    return np.concatenate([drawn, bits_from(seed, start + count - rest, rest)]) if rest else np.asarray(drawn)
 
 
 def _is_whole(x: Any) -> bool:

@@ -9,7 +9,7 @@ import pytest
 import numsim
 from numsim import random
 from numsim.errors import InputError
-from numsim.random import Draw, Stream, bits, keys, make_draw
+from numsim.random import Draw, Stream, bits, bits_from, keys, make_draw
 from tests import oracle, test_arithmetic
 
 implementation = test_arithmetic.implementation  # a fixture
@@ -74,6 +74,15 @@ def test_bits_are_the_published_functions():
             got = bits(seed, counter)
             assert got == right, f"seed {seed}, counter {counter}: got {got:#x}, expected {right:#x}"
             assert keys(seed, counter >> 32) == keys(seed, counter >> 32) and 0 <= got < 2**32
+
+
+def test_arrays_hold_the_same_bits():
+    for seed in (0, 1, 7, 2**32, 2**64 - 1, 0x9E3779B97F4A7C15):
+        for start in (0, 1, 12345, 2**31 - 5, 2**32 - 200, 2**32 - 1, 2**32, 2**33 + 7, 2**48 - 3, 2**63 + 1):
+            got = bits_from(seed, start, 300)
+            assert got.dtype == np.uint32 and got.tolist() == [bits(seed, start + i) for i in range(300)], (seed, start)
+    assert bits_from(1, 5, 0).tolist() == []
+    assert np.array_equal(bits_from(3, 0, N), own_bits(3, np.arange(N)))
 
 
 @pytest.mark.parametrize("position", [0, 2**32 - 300, 2**32, 2**40 - 17, 2**53 + 1])

@@ -30,6 +30,7 @@ from numsim.experiments.units import (
     normal,
     operands,
     title,
+    too_small,
     uniform,
 )
 from numsim.formats import E4M3, FP16, FP32, Format
@@ -217,15 +218,6 @@ def _signed(x: float) -> str:
     return f"{x:+.1e}" if x else "0"
 
 
-def too_small(x: float) -> str:
-    """A mean error as a sentence has it.
-
-    >>> too_small(-0.127), too_small(1.5e-7), too_small(0.0)
-    ('13 % too small', '1.5e-05 % too large', 'right')
-    """
-    return f"{100 * abs(x):.2g} % too {'small' if x < 0 else 'large'}" if x else "right"
-
-
 def _answer(small: Sequence[tuple[str, float, str]]) -> str:
     """What the chips of the question gave, or else the first that answered."""
     sums = {name: f"{cell(x, 15)} on {name}" for name, x, _ in small if name != IN_ORDER}
@@ -257,10 +249,11 @@ def _findings(
             found.append(f"{f.title}, {last} {KINDS[kind]}, {what}: {'; '.join(parts)}.")
     by_chip = {name: x for w, x in medians.items() if (w.format, w.promoted) == (FP16, False) for name in w.chips}
     if "V100" in by_chip and "H100" in by_chip and by_chip["V100"] < by_chip["H100"]:
+        volta, hopper = (m.unit.fraction_bits for chip in ("v100", "h100") if (m := find_unit(chip, FP16)))
         found.append(
-            f"More kept bits need not help: the median is {_size(by_chip['V100'])} on V100 (23 bits), "
-            f"{_size(by_chip['H100'])} on H100 (25). A V100 cuts products, whose signs vary; bits beyond FP32's 23 are "
-            "cut from the sum after each block, always towards zero."
+            f"More kept bits need not help: the median is {_size(by_chip['V100'])} on V100 ({volta} bits), "
+            f"{_size(by_chip['H100'])} on H100 ({hopper}). A V100 cuts products, whose signs vary; bits beyond FP32's "
+            f"{FP32.fraction_bits} are cut from the sum after each block, always towards zero."
         )
     if cure := _worst(medians):
         plain, promoted = (errors["positive"][w] for w in cure)

@@ -10,20 +10,19 @@ import numpy as np
 
 from numsim.codes import Codes, decode, exact
 from numsim.experiments.experiment import Experiment, Result, Session, Table, cell, check_whole, listed
-from numsim.experiments.units import Floats, ask_unit, check_chips, find_unit, operands, title
+from numsim.experiments.units import IN_ORDER, ONE, Floats, ask_unit, check_chips, find_unit, headline, operands, title
 from numsim.formats import E4M3, FP16, FP32
 from numsim.machines.question import ask
 from numsim.rounding import encode
 from numsim.tensorcore.models import Model
 
 _EXAMPLE = 'numsim.experiments.run("blocks", chips=["a100", "h100"])'
-IN_ORDER, ONCE = "FP32 in order", "exact sum"
+ONCE = "exact sum"
 ONES = 16
 STARTS = range(22, 30)  # powers of two that the ones are added to
 ORDERS = ("pair first", "pair last", "pair around", "block before", "block after")
 _LARGE, _FEW = 2.0**15, 14  # 2^30 - 2^30 and as many ones
 _STALL = 1 << 16  # ones: more than any FP16 sum of them reaches
-_CODE_OF_ONE = 0x3F800000
 
 
 def run(
@@ -163,7 +162,7 @@ def _fewest(session: Session, model: Model) -> Fall | None:
     format = model.formats[0]
     sizes = [s for s in range(8, 34) if Fraction(2) ** -((s + 1) // 2) >= format.least]
     cases = [(n, s) for n in range(1, model.k + 1) for s in sizes]
-    c = np.array([_CODE_OF_ONE - 1, _CODE_OF_ONE], np.uint32)[:, None]
+    c = np.array([ONE - 1, ONE], np.uint32)[:, None]
     answer = _by_unit(session, model, *_equal([n for n, _ in cases], [s for _, s in cases], model.k), c)
     if answer is None:
         return None
@@ -256,14 +255,8 @@ def _sum(extra: int) -> str:
     return f"2^24 + {extra}" if extra else "2^24"
 
 
-def _headline(arrived: Mapping[str, Any]) -> str | None:
-    """Whom the question means: the H100, or the first chip that answered."""
-    chips = [who for who in arrived if who not in (IN_ORDER, ONCE)]
-    return "H100" if "H100" in chips else chips[0] if chips else None
-
-
 def _answer(arrived: Mapping[str, list[int]]) -> str:
-    who, at = _headline(arrived), STARTS.index(24)
+    who, at = headline(arrived), STARTS.index(24)
     if who is None or IN_ORDER not in arrived:
         return "not answered"
     plain, block = _sum(arrived[IN_ORDER][at]), _sum(arrived[who][at])

@@ -20,7 +20,17 @@ from numsim.experiments.experiment import (
     listed,
     percent,
 )
-from numsim.experiments.units import ask_unit, check_chips, check_multiplied, find_unit, normal, operands, title
+from numsim.experiments.units import (
+    IN_ORDER,
+    ask_unit,
+    check_chips,
+    check_multiplied,
+    find_unit,
+    headline,
+    normal,
+    operands,
+    title,
+)
 from numsim.formats import BF16, FP32, TF32, Format
 from numsim.machines.question import ask
 from numsim.random import check_seed
@@ -31,7 +41,6 @@ from numsim.tensorcore.names import list_models
 _EXAMPLE = 'numsim.experiments.run("invariance", chips=["h100"], formats=["bf16"])'
 Key: TypeAlias = tuple[str, str]  # who adds, and the operands' format
 SIZE = 16  # rows and columns of the result
-IN_ORDER = "FP32 in order"
 
 
 def run(
@@ -63,7 +72,8 @@ def run(
             plain[adder.key] = d
             found = {choice: vary(adder, a, b) for choice, vary in CHOICES.items()}
             changes[adder.key] = {choice: None if x is None else _change(d, x) for choice, x in found.items()}
-    main = _headline(changes)
+    who = headline(name for name, _ in changes)
+    main = next((key for key in changes if key[0] == who), None)
     return Result(
         experiment="invariance",
         parameters={"chips": chosen, "formats": [f.name for f in operand_formats], "k": k, "seed": seed},
@@ -270,12 +280,6 @@ def ulps(x: float) -> str:
     return f"{x:.2g}" if x < 10 else f"{x:.0f}"
 
 
-def _headline(changes: Mapping[Key, Any]) -> Key | None:
-    """The unit that the question means: an H100's, or the first that answered."""
-    units = [key for key in changes if key[0] != IN_ORDER]
-    return next((key for key in units if key[0] == "H100"), units[0] if units else None)
-
-
 def _answer(changes: Mapping[Key, Changes], main: Key | None) -> str:
     found = changes[main] if main else {}
     asked = {name: found.get(choice) for name, choice in ASKED.items()}
@@ -347,7 +351,8 @@ EXPERIMENT = Experiment(
         "across them) changes bits, what does not (batch, tiles, zeros after K, the order inside a block) cannot. "
         "In a library the bits do change with the batch size, because it then picks another kernel, with another split "
         "of K, and whole answers of a language model with them. "
-        "Storing partial sums in BF16 is another matter than regrouping: it moves results hundreds of times as far."
+        "Storing partial sums in BF16 is another matter than regrouping: it moves results more than a thousand times "
+        "as far."
     ),
     sources=(
         "H. He, Thinking Machines Lab, Defeating Nondeterminism in LLM Inference (2025)",

@@ -17,7 +17,7 @@ from numsim.experiments.experiment import (
     check_whole,
     listed,
 )
-from numsim.experiments.units import IN_ORDER, ask_unit, check_chips, check_multiplied, find_unit, operands, title
+from numsim.experiments.units import IN_ORDER, ONE, ask_unit, check_chips, check_multiplied, find_unit, operands, title
 from numsim.formats import FP16, FP32, Format, get_format
 from numsim.machines.question import ask
 from numsim.tensorcore.models import Model
@@ -27,7 +27,6 @@ POWERS = tuple(range(22, 28))  # around FP32's 2^-23
 ASKED = 24  # the power of the question
 _EXAMPLE = 'numsim.experiments.run("kept-bits", chips=["v100", "h100"])'
 _CHIPS = ("v100", "t4", "a100", "l40s", "h100", "b200", "mi100", "mi250x", "mi300x")
-_ONE = int(operands(1.0, FP32))
 
 
 class Row(NamedTuple):
@@ -140,7 +139,7 @@ def _limit(session: Session, chip: str, format: Format, terms: int) -> str | Non
     powers = range(1, last + 1)
     if (sums := _products(session, model, format, powers, terms, 0)) is None:
         return None
-    seen = [p for p, code in zip(powers, sums.tolist(), strict=True) if code != _ONE]
+    seen = [p for p, code in zip(powers, sums.tolist(), strict=True) if code != ONE]
     return None if not seen else f"{'>' * (seen[-1] == last)}2^-{seen[-1]}"
 
 
@@ -153,7 +152,7 @@ def _survivors(codes: Sequence[int]) -> list[int | float | str]:
 
 def _sum(code: int) -> str:
     """A sum from 1 on, in units of FP32's last place."""
-    return "1" if code == _ONE else f"1 + {code - _ONE} x 2^-23"
+    return "1" if code == ONE else f"1 + {code - ONE} x 2^-23"
 
 
 def _answer(rows: Sequence[Row]) -> str:

@@ -11,7 +11,18 @@ import numpy as np
 from numsim.codes import Codes, decode
 from numsim.errors import InputError
 from numsim.experiments.experiment import Experiment, Result, Session, Table, cell, check_whole, percent
-from numsim.experiments.units import Floats, ask_unit, check_chips, find_unit, normal, title, uniform
+from numsim.experiments.units import (
+    IN_ORDER,
+    Floats,
+    ask_unit,
+    check_chips,
+    find_unit,
+    headline,
+    normal,
+    title,
+    too_small,
+    uniform,
+)
 from numsim.formats import BF16, FP32, TF32, Format
 from numsim.machines.question import ask
 from numsim.random import check_seed
@@ -22,7 +33,6 @@ _EXAMPLE = 'numsim.experiments.run("tf32", chips=["h100"])'
 _FAMOUS = (1024.5, 1024.75, 1025.5)  # TF32 has whole numbers only from 1024 to 2048
 _LOW_NAN = 0x7F800001  # a NaN whose payload lies in the bits that are ignored
 _FIRST: dict[str, Rounding] = {"ties away": "nearest-away", "ties even": "nearest-even"}
-IN_ORDER = "FP32 in order"
 
 
 class Way(NamedTuple):
@@ -83,7 +93,7 @@ def run(
         raise InputError(f"k={k}: a multiple of 16 is needed, for whole instructions. Example: {_EXAMPLE}")
     seed = check_seed(seed)
     units = {title(chip): Units(m, find_unit(chip, BF16)) for chip in chosen if (m := find_unit(chip, TF32))}
-    main = _headline(units)
+    main = headline(units)
     singles = _singles(session, units, main)
     errors = {kind: _errors(session, units, Matrices.drawn(draw, seed, size, k)) for kind, draw in KINDS.items()}
     found = {key: (e, errors["normal"][key]) for key, e in errors["uniform"].items() if key in errors["normal"]}
@@ -98,7 +108,7 @@ def run(
                 f"{who}, K = {k}: gain (too large on the whole) and mean error, in units of 2^-24",
                 ("way", "products", "uniform: gain", "mean", "normal: gain", "mean"),
                 tuple(
-                    (way, len(WAYS[way].pairs) if way in WAYS else None, *(short(x) for e in pair for x in e[:2]))
+                    (way, len(WAYS[way].pairs) if way in WAYS else None, *(_brief(x) for e in pair for x in e[:2]))
                     for (by, way), pair in found.items()
                     if by in (who, IN_ORDER)
                 ),
@@ -242,36 +252,23 @@ def _error(result: Floats, m: Matrices) -> Error:
 
 
 # --- words ------------------------------------------------------------------------------------------------------------
-def _headline(units: Mapping[str, Any]) -> str | None:
-    """The chip that stands for all: the H100, or the first."""
-    return "H100" if "H100" in units else next(iter(units), None)
-
-
 def _answer(singles: Mapping[str, list[Any]], chips: list[str], main: str | None) -> str:
     got = singles[str(_FAMOUS[0])][chips.index(main)] if singles and main else None
     return "not answered" if got is None else str(got)
-
-
-def too_small(units_of_last_place: float) -> str:
-    """A gain in words.
-
-    >>> too_small(-11000.0), too_small(20.0)
-    ('0.066 % too small', 'under 0.001 % too large')
-    """
-    return f"{percent(abs(units_of_last_place) * 2.0**-24)} too {'small' if units_of_last_place < 0 else 'large'}"
 
 
 def cut_or_rounded(gains: Mapping[str, float], who: str) -> str:
     """The finding about single products, as pictures and findings say it."""
     cut, *rounded = (gains[way] for way in ONE_PRODUCT)
     off = percent(max(map(abs, rounded)) * 2.0**-24)
-    return f"TF32 products of uniform numbers on {who}: cut by the unit {too_small(cut)}, rounded first off by {off}"
+    told = f"cut by the unit {too_small(cut * 2.0**-24)}, rounded first off by {off}"
+    return f"TF32 products of uniform numbers on {who}: {told}"
 
 
-def short(x: float) -> int | float | str:
+def _brief(x: float) -> int | float | str:
     """Three digits and whole numbers.
 
-    >>> short(-11012.3), short(0.20711)
+    >>> _brief(-11012.3), _brief(0.20711)
     (-11012, 0.207)
     """
     return cell(round(x)) if abs(x) >= 100 else cell(x, 3)
@@ -305,13 +302,13 @@ def _findings(
     gains = {way: e.gain for way, (e, _) in errors.items()}
     means = {way: e.mean for way, (e, _) in errors.items()}
     normal_cut = errors[next(iter(ONE_PRODUCT))][1].gain
-    yield f"{cut_or_rounded(gains, main)}. Normal numbers, cut by the unit: {too_small(normal_cut)}."
+    yield f"{cut_or_rounded(gains, main)}. Normal numbers, cut by the unit: {too_small(normal_cut * 2.0**-24)}."
     in_order = f"; FP32 in order is off by {means[IN_ORDER]:.3g}" if IN_ORDER in means else ""
     yield f"{split(means, main)}{in_order} (uniform numbers)."
     worse = means["3xTF32 cut, outside"] / means["3xTF32 rounded, outside"]
     yield f"With the sums outside, cutting the parts instead of rounding them makes the error {worse:.2g} times as big."
     names = [way for way in means if way.startswith("BF16") or way.endswith("by the unit")]
-    few = ", ".join(f"{way.replace(', ', ' ')} {short(means[way])}" for way in names)
+    few = ", ".join(f"{way.replace(', ', ' ')} {_brief(means[way])}" for way in names)
     yield f"Mean errors, all in the unit, in units of 2^-24: {few}."
 
 

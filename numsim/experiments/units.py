@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from numsim.errors import InputError, short
 from numsim.experiments.experiment import Session, check_formats
 from numsim.formats import TF32, Format
 from numsim.machines.question import ask
-from numsim.random import keys
+from numsim.random import bits_from
 from numsim.rounding import encode
 from numsim.tensorcore.chips import TITLES
 from numsim.tensorcore.models import TYPES, Model, word_format
@@ -22,29 +22,13 @@ from numsim.tensorcore.names import chip_name, default_model
 
 Floats = npt.NDArray[np.float64]
 IN_ORDER = "FP32 in order"  # without a tensor core: one addition after another, each rounded to nearest
+ONE = 0x3F800000  # the FP32 code of 1
 
 
 # --- numbers ----------------------------------------------------------------------------------------------------------
-def draws(seed: int, count: int, start: int = 0) -> npt.NDArray[np.uint32]:
-    """``numsim.random.bits(seed, i)`` for i from ``start`` on, below 2^32.
-
-    >>> [hex(x) for x in draws(7, 3)]
-    ['0xc63b7155', '0x48cf60bc', '0x243d815d']
-    """
-    key0, key1 = map(np.uint32, keys(seed))
-    x = np.arange(start, start + count, dtype=np.uint32) ^ key0
-    return np.asarray(_mixed(_mixed(x) ^ key1))
-
-
-def _mixed(x: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
-    x = (x ^ (x >> np.uint32(16))) * np.uint32(0x7FEB352D)
-    x = (x ^ (x >> np.uint32(15))) * np.uint32(0x846CA68B)
-    return np.asarray(x ^ (x >> np.uint32(16)))
-
-
 def uniform(seed: int, shape: Sequence[int], start: int = 0) -> Floats:
     """Numbers from [0, 1), multiples of 2^-32."""
-    return np.asarray(draws(seed, math.prod(shape), start) * 2.0**-32).reshape(shape)
+    return np.asarray(bits_from(seed, start, math.prod(shape)) * 2.0**-32).reshape(shape)
 
 
 def normal(seed: int, shape: Sequence[int], start: int = 0) -> Floats:
@@ -53,7 +37,7 @@ def normal(seed: int, shape: Sequence[int], start: int = 0) -> Floats:
     Each takes six draws; ``start`` counts numbers, not draws.
     """
     count = math.prod(shape)
-    halves = draws(seed, 6 * count, 6 * start).view(np.uint16).reshape(count, 12)
+    halves = bits_from(seed, 6 * start, 6 * count).view(np.uint16).reshape(count, 12)
     total = halves.sum(axis=1, dtype=np.int64)
     return np.asarray(total * 2.0**-16 - (6 - 6 * 2.0**-16)).reshape(shape)
 
@@ -89,6 +73,26 @@ def find_unit(chip: str, format: Format, d: str = "f32") -> Model | None:
         return default_model(chip, format, format, d)
     except InputError:
         return None
+
+
+# --- words ------------------------------------------------------------------------------------------------------------
+def headline(names: Iterable[str]) -> str | None:
+    """The chip that stands for all: the H100, or the first; None where no name is a chip's.
+
+    >>> headline([IN_ORDER, "V100", "H100"]), headline([IN_ORDER, "MI300X", "A100"]), headline([IN_ORDER])
+    ('H100', 'MI300X', None)
+    """
+    chips = [name for name in names if name in map(title, TITLES)]
+    return "H100" if "H100" in chips else next(iter(chips), None)
+
+
+def too_small(x: float) -> str:
+    """A mean relative error as a sentence has it.
+
+    >>> too_small(-0.127), too_small(1.5e-7), too_small(0.0)
+    ('13 % too small', '1.5e-05 % too large', 'right')
+    """
+    return f"{100 * abs(x):.2g} % too {'small' if x < 0 else 'large'}" if x else "right"
 
 
 # --- questions --------------------------------------------------------------------------------------------------------

@@ -7,10 +7,11 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
-from numsim.experiments.blocks import IN_ORDER, ONES, Steps, falling, saved
+from numsim.experiments.blocks import ONES, Steps, falling, saved
 from numsim.experiments.experiment import Result
 from numsim.experiments.invariance import OUTPUTS, Change, kept_and_changed, ulps
 from numsim.experiments.tf32 import WAYS, cut_or_rounded, split
+from numsim.experiments.units import IN_ORDER
 from numsim.show.style import (
     BLACK,
     BLUE,

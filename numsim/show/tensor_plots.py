@@ -13,9 +13,9 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
-from numsim.experiments.accumulator import KINDS, PROMOTED, SHORTEST, too_small
+from numsim.experiments.accumulator import KINDS, PROMOTED, SHORTEST
 from numsim.experiments.experiment import Result, listed, percent
-from numsim.experiments.units import IN_ORDER, title
+from numsim.experiments.units import IN_ORDER, title, too_small
 from numsim.show.style import (
     BLACK,
     BLUE,

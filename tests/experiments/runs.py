@@ -5,11 +5,12 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from numsim.experiments import get_experiment
+from numsim.experiments import get_experiment, list_experiments
 from numsim.experiments.experiment import Result, Session, Table
 from numsim.machines import get_machine
 
-NAMES = ("swamping", "underflow", "master-weights", "casts")
+NAMES = list_experiments()
+FORMATS = ("swamping", "underflow", "master-weights", "casts")  # about formats; the others, about tensor cores
 
 
 @cache

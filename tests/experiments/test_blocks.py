@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from fractions import Fraction
 
 import numpy as np
@@ -10,28 +9,15 @@ import pytest
 
 from numsim import decode, encode, exact
 from numsim.errors import InputError
-from numsim.experiments.blocks import IN_ORDER, ONCE, ORDERS, STARTS, alike
-from numsim.experiments.units import find_unit
+from numsim.experiments.blocks import ONCE, ORDERS, STARTS, alike
+from numsim.experiments.units import IN_ORDER, find_unit
 from numsim.formats import E4M3, FP16, FP32
 from numsim.tensorcore import Model, matmul
-from tests.experiments import test_every_experiment as every
 from tests.experiments.runs import lecture, run, table
 from tests.tensorcore import oracle
 
-MANNERS = (every.test_teaches, every.test_parameters, every.test_tables_fit_80_columns,
-           every.test_same_again_through_json, every.test_nothing_answered)  # fmt: skip
 CHIPS = {"V100": "v100", "A100": "a100", "L40S": "l40s", "H100": "h100", "B200": "b200", "MI100": "mi100",
          "MI250X": "mi250x", "MI300X": "mi300x"}  # fmt: skip
-
-
-@pytest.mark.parametrize("check", MANNERS)
-def test_manners(check: Callable[[str], None]) -> None:
-    check("blocks")
-
-
-@pytest.mark.parametrize("machine", ["numpy", "torch-cpu"])
-def test_libraries_add_in_order(machine: str) -> None:
-    every.test_runs_on_other_machines("blocks", machine)
 
 
 def unit(name: str, format: object = FP16) -> Model:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from fractions import Fraction
 
 import numpy as np
@@ -14,25 +13,7 @@ from numsim.experiments import units
 from numsim.formats import FP16, FP32, TF32
 from numsim.random import bits
 from numsim.tensorcore import list_chips, matmul
-from tests.experiments import test_every_experiment as every
 from tests.experiments.runs import lecture, run, table
-
-MANNERS = (every.test_teaches, every.test_parameters, every.test_tables_fit_80_columns,
-           every.test_same_again_through_json)  # fmt: skip
-
-
-@pytest.mark.parametrize("check", MANNERS)
-def test_manners(check: Callable[[str], None]) -> None:
-    check("chips")
-
-
-@pytest.mark.parametrize("name", ["chips"])
-def test_nothing_answered(name: str) -> None:
-    every.test_nothing_answered(name)
-
-
-def test_a_library_adds_in_order() -> None:
-    every.test_runs_on_other_machines("chips", "numpy")
 
 
 def test_groups_are_generations() -> None:
@@ -112,11 +93,6 @@ def test_bad_parameters(bad: dict[str, object]) -> None:
 
 
 # --- units ------------------------------------------------------------------------------------------------------------
-def test_draws_are_the_generator() -> None:
-    assert units.draws(9, 50, 7).tolist() == [bits(9, i) for i in range(7, 57)]
-    assert units.draws(2**64 - 1, 3).tolist() == [bits(2**64 - 1, i) for i in range(3)]
-
-
 def test_uniform_and_normal() -> None:
     u = units.uniform(4, (20, 30))
     assert u[1, 2] == bits(4, 32) * 2.0**-32 and u.min() >= 0 and u.max() < 1

@@ -10,17 +10,13 @@ import numpy as np
 import pytest
 
 from numsim.errors import InputError
-from numsim.experiments import get_experiment, list_experiments
+from numsim.experiments import get_experiment
 from numsim.experiments.experiment import Session, cell, check_formats, check_real, check_whole, listed, percent
 from numsim.experiments.results import plain, recompute
 from numsim.formats import get_format
 from numsim.machines import MACHINES, find_machine, get_machine
 from numsim.machines.question import Can
-from tests.experiments.runs import NAMES, lecture, run
-
-
-def test_these_are_all() -> None:
-    assert set(NAMES) <= set(list_experiments())
+from tests.experiments.runs import FORMATS, NAMES, lecture, run
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -74,6 +70,9 @@ def test_runs_on_other_machines(name: str, machine: str) -> None:
     if not (can := find_machine(machine).can()):
         pytest.skip(can.reason)
     session, result = lecture(name, machine)
+    if machine == "ml_dtypes" and name not in FORMATS:  # no FP32 or FP16 arithmetic, no products of matrices
+        assert not session.answers and "not answered" in result.answer
+        return
     assert session.answers and (session.skipped or machine == "torch-cpu")
     assert result.answer and result.findings and result.tables
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,27 +9,14 @@ import pytest
 
 from numsim import encode, get_format
 from numsim.errors import InputError
-from numsim.experiments.invariance import CHOICES, IN_ORDER, OUTPUTS, SIZE
-from numsim.experiments.units import find_unit, normal
+from numsim.experiments.invariance import CHOICES, OUTPUTS, SIZE
+from numsim.experiments.units import IN_ORDER, find_unit, normal
 from numsim.tensorcore import get_model, matmul
-from tests.experiments import test_every_experiment as every
 from tests.experiments.runs import lecture, run, table
 
-MANNERS = (every.test_teaches, every.test_parameters, every.test_tables_fit_80_columns,
-           every.test_same_again_through_json, every.test_nothing_answered)  # fmt: skip
 K = 256
 NEVER = ("run again", "batch of 1 instead of 16", "rows in other places", "tiles of 8 x 4", "64 zeros after K",
          "k turned round in each block")  # fmt: skip
-
-
-@pytest.mark.parametrize("check", MANNERS)
-def test_manners(check: Callable[[str], None]) -> None:
-    check("invariance")
-
-
-@pytest.mark.parametrize("machine", ["numpy", "torch-cpu"])
-def test_libraries_add_in_order(machine: str) -> None:
-    every.test_runs_on_other_machines("invariance", machine)
 
 
 def changes(result: Any) -> dict[tuple[str, str], dict[str, list[float] | None]]:
@@ -49,7 +35,7 @@ def test_the_answer() -> None:
         assert [of[choice][0] for choice in NEVER[:-1]] == [0] * 5
         assert (of[NEVER[-1]][0] > 200) == (key[0] == IN_ORDER)
         assert all(x[0] > 200 for choice, x in of.items() if choice.startswith("split-K") or choice == "K backwards")
-        assert of["split-K 8, BF16 partials"][1] > 500 * of["split-K 8"][1]
+        assert of["split-K 8, BF16 partials"][1] > 1000 * of["split-K 8"][1]
 
 
 def test_instructions() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,27 +11,14 @@ import pytest
 from numsim.cli import main
 from numsim.errors import InputError
 from numsim.tensorcore import get_model
-from tests.experiments import test_every_experiment as every
 from tests.experiments.runs import lecture, run, table
 
-MANNERS = (every.test_teaches, every.test_parameters, every.test_tables_fit_80_columns,
-           every.test_same_again_through_json, every.test_nothing_answered)  # fmt: skip
 POWERS = range(22, 28)
 
 
 def counts(terms: int = 8, **parameters: object) -> dict[str, tuple[list[float], list[float]]]:
     result = run("kept-bits", terms=terms, **parameters)
     return {name: (first, other) for name, first, other in result.series["rows"]}
-
-
-@pytest.mark.parametrize("check", MANNERS)
-def test_manners(check: Callable[[str], None]) -> None:
-    check("kept-bits")
-
-
-@pytest.mark.parametrize("machine", ["numpy", "torch-cpu"])
-def test_libraries_add_in_order(machine: str) -> None:
-    every.test_runs_on_other_machines("kept-bits", machine)
 
 
 def test_the_answer() -> None:

@@ -236,8 +236,8 @@ def cdna3_block(a, b, i, first, end, acc, tops, sums, odd_tops, odd_sums, r):  #
     for j in range(acc.size):
         top, e = np.int64(tops[j]), exponent_of(acc[j], np.int64(-126))
         common = max(top, e)
-        total = np.floor(sums[j] * power(max(top - common + 32 - r.fraction_bits, -1000)))  # far below an infinite c
-        c = np.floor(acc[j] * power(max(r.fraction_bits - common, -1000))) * power(np.int64(32) - r.fraction_bits)
+        total = np.floor(sums[j] * power(top - common + 32 - r.fraction_bits))
+        c = np.floor(acc[j] * power(r.fraction_bits - common)) * power(np.int64(32) - r.fraction_bits)
         total += 0.0 if r.step == 2 and e < min(common - r.fraction_bits - 1, 128) else c
         total *= power(common - 32)
         unit = exponent_of(total, np.int64(-126)) - 31

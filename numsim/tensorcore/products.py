@@ -105,7 +105,8 @@ def mma(
 
     Returns codes (...) of d: uint16, uint32 or uint64; an Array if a and b are Arrays.
     Raises ``InputError`` for shapes, formats and codes that the instruction does not take.
-    Cost: 200 million products a second, and several times that where each a meets each b, as (M, 1, K) and (1, N, K). Source: see ``numsim chips CHIP``.
+    Cost: 200 million products a second, and ten times that where each a meets each b, as (M, 1, K) and (1, N, K).
+    Source: see ``numsim chips CHIP``.
 
     >>> import numpy as np
     >>> a, b = np.full(16, 0x3C00, np.uint16), np.full(16, 0x3C00, np.uint16)  # FP16 ones

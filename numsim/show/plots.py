@@ -8,9 +8,9 @@ made from the result's numbers.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
-from matplotlib.patches import Rectangle
 
 from numsim.experiments.experiment import Result, listed, percent
 from numsim.experiments.swamping import CURES
@@ -22,6 +22,7 @@ from numsim.show.style import (
     PALE,
     VERMILLION,
     Picture,
+    blue_cells,
     check_style,
     end_labels,
     headline,
@@ -209,29 +210,16 @@ def _map(result: Result, style: str) -> tuple[str, Picture, str]:
     size = type_size(style)
     figure = new_picture(style, (len(counts) * 2.1 * size / 72 + 15 * size / 72) / width(style))
     axes = figure.subplots()
-    for y, (_, count) in enumerate(counts.items()):
-        for x, rule in enumerate(rules):
-            share = count.get(rule, 0) / count["inputs"]
-            # light where few differ, dark where many do; the numbers say it exactly
-            depth = 0.0 if not share else min(1.0, 0.15 + 0.85 * math.sqrt(share / 0.15))
-            axes.add_patch(
-                Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=_shade(depth), edgecolor="white", linewidth=1.5)
-            )
-            text = "-" if rule not in count else str(count[rule])
-            axes.text(x, y, text, ha="center", va="center", color="white" if depth > 0.75 else BLACK)
+    blue_cells(axes, [[_cell(count, rule) for rule in rules] for count in counts.values()])
     for y, count in enumerate(counts.values()):
         axes.text(len(rules) - 0.4, y, f"of {count['inputs']}", ha="left", va="center", color=GREY)
     axes.set_xlim(-0.5, len(rules) + 0.3)
-    axes.set_ylim(len(counts) - 0.5, -0.5)
     axes.xaxis.tick_top()
     ticks(axes.xaxis, range(len(rules)), [heads[r][0] for r in rules])
     for x, rule in enumerate(rules):
         axes.text(x, len(counts) - 0.4, heads[rule][1], ha="center", va="top", color=GREY, fontsize=size * 0.85)
     axes.text(-0.6, len(counts) - 0.4, "so do", ha="right", va="top", color=GREY, fontsize=size * 0.85)
     ticks(axes.yaxis, range(len(counts)), list(counts))
-    for spine in axes.spines.values():
-        spine.set_visible(False)
-    axes.tick_params(length=0)
     total = sum(c["inputs"] for c in counts.values())
     twice = sum(c.get("twice", 0) for c in counts.values())
     where = f"{total} FP64 numbers at the boundaries of {len(counts)} formats"
@@ -244,6 +232,8 @@ def _map(result: Result, style: str) -> tuple[str, Picture, str]:
     return "casts-map", figure, f"{finding}. A table of counts: formats down, five ways to differ across."
 
 
-def _shade(depth: float) -> tuple[float, float, float]:
-    """From white to blue."""
-    return tuple(1 - depth * (1 - c) for c in (0.0, 0.447, 0.698))  # type: ignore[return-value]
+def _cell(count: Mapping[str, int], rule: str) -> tuple[float, str]:
+    """Light where few differ, dark where many do; the numbers say it exactly."""
+    share = count.get(rule, 0) / count["inputs"]
+    depth = min(1.0, 0.15 + 0.85 * math.sqrt(share / 0.15)) if share else 0.0
+    return depth, str(count.get(rule, "-"))

@@ -21,6 +21,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
+from matplotlib.patches import Rectangle
 from matplotlib.ticker import FixedLocator, NullLocator
 
 from numsim import files
@@ -201,6 +202,20 @@ def ticks(axis: Any, places: Sequence[float], labels: Sequence[str]) -> None:
     axis.set_major_locator(FixedLocator(list(places)))
     axis.set_ticklabels(list(labels))
     axis.set_minor_locator(NullLocator())
+
+
+def blue_cells(axes: Axes, cells: Sequence[Sequence[tuple[float, str]]]) -> None:
+    """A table of numbers in place of a chart: (depth, text) for each; the deeper, from 0 to 1, the bluer."""
+    for y, row in enumerate(cells):
+        for x, (depth, text) in enumerate(row):
+            shade = tuple(1 - depth * (1 - c) for c in (0.0, 0.447, 0.698))  # to BLUE
+            axes.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=shade, edgecolor="white", linewidth=1.5))
+            axes.text(x, y, text, ha="center", va="center", color="white" if depth > 0.75 else BLACK)
+    axes.set_xlim(-0.5, len(cells[0]) - 0.5)
+    axes.set_ylim(len(cells) - 0.5, -0.5)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+    axes.tick_params(length=0)
 
 
 # --- files -----------------------------------------------------------------------------------------------------------

@@ -10,9 +10,6 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
-from matplotlib.axes import Axes
-from matplotlib.patches import Rectangle
-
 from numsim.experiments.accumulator import KINDS, PROMOTED, SHORTEST
 from numsim.experiments.experiment import Result, listed, percent
 from numsim.experiments.units import IN_ORDER, title, too_small
@@ -28,6 +25,7 @@ from numsim.show.style import (
     VERMILLION,
     Look,
     Picture,
+    blue_cells,
     check_style,
     end_labels,
     headline,
@@ -182,7 +180,7 @@ def _survivors(result: Result, style: str) -> tuple[str, Picture, str]:
     panels = figure.subplots(1, 2, sharey=True)
     for axes, place, head in zip(panels, (1, 2), ("the 1 is c", "the 1 is the first product *"), strict=True):
         cells = [[(x / terms if isinstance(x, (int, float)) else 0.0, f"{x:g}") for x in row[place]] for row in rows]
-        _cells(axes, cells)
+        blue_cells(axes, cells)
         ticks(axes.xaxis, range(len(powers)), [power(-p) for p in powers])
         axes.set_title(head, fontweight="normal", pad=size * 0.5)
         axes.set_xlabel("size of each term")
@@ -219,7 +217,7 @@ def _pairs(format: str, data: dict[str, Any], style: str, number: int) -> tuple[
     axes = figure.subplots()
     shares = [[n / data["outputs"] for n in row] for row in data["differ"]]
     cells = [[(0.6 * x, "same" if i == j else percent(x)) for j, x in enumerate(row)] for i, row in enumerate(shares)]
-    _cells(axes, cells)
+    blue_cells(axes, cells)
     ticks(axes.yaxis, range(len(names)), names)
     axes.xaxis.tick_top()
     ticks(axes.xaxis, range(len(names)), ["\n".join(textwrap.wrap(g[0], 8)) for g in whole])
@@ -241,18 +239,3 @@ def _pairs(format: str, data: dict[str, Any], style: str, number: int) -> tuple[
     )  # fmt: skip
     alt = f"{finding}. A table of percentages: groups of chips down and, named by the first of each, across."
     return "chips" if number == 0 else f"chips-{format.lower()}", figure, alt
-
-
-# --- what these share -------------------------------------------------------------------------------------------------
-def _cells(axes: Axes, cells: Sequence[Sequence[tuple[float, str]]]) -> None:
-    """A table of numbers on blue: the darker, the more of 1."""
-    for y, row in enumerate(cells):
-        for x, (depth, text) in enumerate(row):
-            shade = tuple(1 - depth * (1 - c) for c in (0.0, 0.447, 0.698))
-            axes.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=shade, edgecolor="white", linewidth=1.5))
-            axes.text(x, y, text, ha="center", va="center", color="white" if depth > 0.9 else BLACK)
-    axes.set_xlim(-0.5, len(cells[0]) - 0.5)
-    axes.set_ylim(len(cells) - 0.5, -0.5)
-    for spine in axes.spines.values():
-        spine.set_visible(False)
-    axes.tick_params(length=0)

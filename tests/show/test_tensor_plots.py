@@ -1,8 +1,7 @@
-"""Pictures of accumulator, kept-bits and chips: texts inside, apart and true; the same bytes again; partial results."""
+"""Pictures of accumulator, kept-bits and chips: what they say is true; other chips and formats; partial results."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,38 +10,11 @@ from numsim.experiments import get_experiment
 from tests.experiments.runs import lecture, run
 
 pytest.importorskip("matplotlib")
-style = pytest.importorskip("numsim.show.style")
-from tests.show.test_plots import check_texts  # noqa: E402
-
-STEMS = {"accumulator": ["accumulator", "accumulator-drift"], "kept-bits": ["kept-bits"], "chips": ["chips"]}
+from tests.show.test_plots import check_texts
 
 
 def drawn(result: Any, look: str = "page") -> list[Any]:
     return list(get_experiment(result.experiment).draw(result, look))
-
-
-@pytest.mark.parametrize("look", ["page", "slide"])
-@pytest.mark.parametrize("name", STEMS)
-def test_titles_and_texts(name: str, look: str) -> None:
-    pictures = drawn(lecture(name)[1], look)
-    assert [stem for stem, _, _ in pictures] == STEMS[name]
-    for stem, figure, alt in pictures:
-        title = " ".join(figure.get_suptitle().replace("\u00a0", " ").split())
-        assert alt.startswith(f"{title}.") and len(alt) > len(title) + 20 and alt.endswith(".")
-        check_texts(figure, stem)
-
-
-@pytest.mark.parametrize("name", STEMS)
-def test_the_same_bytes_again(name: str, tmp_path: Path) -> None:
-    files = [
-        [
-            path.read_bytes()
-            for stem, figure, alt in drawn(lecture(name)[1])
-            for path in style.save(figure, folder / stem)
-        ]
-        for folder in (tmp_path, tmp_path)
-    ]
-    assert files[0] == files[1] and all(len(data) < 300_000 for data in files[0])
 
 
 def test_findings_are_the_numbers() -> None:
@@ -83,6 +55,6 @@ def test_other_choices_are_drawn(look: str) -> None:
         check_texts(figure, stem)
 
 
-@pytest.mark.parametrize("name", STEMS)
+@pytest.mark.parametrize("name", ["accumulator", "kept-bits", "chips"])
 def test_without_a_chip_there_is_no_picture(name: str) -> None:
     assert drawn(lecture(name, "numpy")[1]) == []

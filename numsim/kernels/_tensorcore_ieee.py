@@ -84,7 +84,7 @@ def pairwise_block(a, b, i, first, end, acc):  # type: ignore[no-untyped-def]
             t = flushed(np.float32(p + q))
             s = t if n == first else flushed(np.float32(s + t))
         c = np.float32(acc[j])
-        c = c if abs(c) >= np.float32(2.0**-126) or c != c else np.float32(0)  # of an operand the sign is lost, too
+        c = np.float32(0) if 0 < abs(c) < np.float32(2.0**-126) else c
         acc[j] = flushed(np.float32(c + s))
 
 
@@ -99,8 +99,8 @@ def fma_block(a, b, i, first, end, acc):  # type: ignore[no-untyped-def]
 
 # --- chains -----------------------------------------------------------------------------------------------------------
 @jit
-def chain_values(a, b, words, first, end, column, path, length):  # type: ignore[no-untyped-def]
-    """K in order, for rows first to end and all columns of b: a, b (K, outputs), FP32 words (rows, columns) change."""
+def chain_values(a, b, words, first, end, column, path, length, k):  # type: ignore[no-untyped-def]
+    """Instructions of k products, for rows first to end, all columns: a, b (K, outputs); FP32 words change."""
     a, b = a.values, b.values
     width = b.shape[1]
     acc, sums, lost, parts = np.empty(width), np.empty(width), np.empty(width), np.empty(length + 1)
@@ -112,6 +112,8 @@ def chain_values(a, b, words, first, end, column, path, length):  # type: ignore
             if path == EXACT:
                 exact_block(a, b, i, n, n + length, acc, sums, lost, parts)
             elif path == PAIRWISE:
+                if n % k == 0:
+                    acc += 0.0  # c of an instruction: the sign of zero is lost
                 pairwise_block(a, b, i, n, n + length, acc)
             else:
                 fma_block(a, b, i, n, n + length, acc)

@@ -181,7 +181,7 @@ def _steps(length: int, model: Model) -> Iterator[Step]:
     if path in _tensorcore_lanes.PATHS:
         way = _numbers, chain_lanes, (rules_of(model),)
     elif model.d != "f64":
-        way = _values, chain_values, (_tensorcore_ieee.PATHS[path], model.unit.length)
+        way = _values, chain_values, (_tensorcore_ieee.PATHS[path], model.unit.length, model.k)
     start = 0
     if model.c != model.d and length:
         start = model.k

@@ -302,11 +302,15 @@ def _to_nearest(
 ) -> Iterator[Link]:
     """Units whose every block is an exact number, rounded to nearest: FMA, and AMD's."""
     xs, ys = ([to_rational(significant(x, t), TYPES[t]) for x in codes] for codes, t in ((a, model.a), (b, model.b)))
+    path, z = model.unit.path, to_rational(c, TYPES[c_type])
+    if path == "pairwise":
+        z = cdna.flushed(z, TYPES[c_type])
     for where in pieces(range(len(a)), model.unit.length):
-        x, y, z = [xs[k] for k in where], [ys[k] for k in where], to_rational(c, TYPES[c_type])
-        exact = fma(x[0], y[0], z) if model.unit.path == "fma" else cdna.PATHS[model.unit.path](x, y, z, model)
+        x, y = [xs[k] for k in where], [ys[k] for k in where]
+        exact = fma(x[0], y[0], z) if path == "fma" else cdna.PATHS[path](x, y, z, model)
         yield Link(c, c_type, where, finish(exact, model), None, exact)
         c, c_type = finish(exact, model), model.d
+        z = to_rational(c, TYPES[c_type])
 
 
 def finish(x: Rational, model: Model) -> int:

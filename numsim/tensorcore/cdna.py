@@ -30,21 +30,22 @@ def exact(a: Numbers, b: Numbers, c: Rational, model: Model) -> Rational:
 def pairwise(a: Numbers, b: Numbers, c: Rational, model: Model) -> Rational:
     """CDNA2: every product and every sum is rounded to FP32; neighbours are added, then c.
 
-    Subnormal operands and -0 count as +0, as mmasim reads it; a subnormal FP32 result becomes a zero of its sign.
+    Subnormal operands and -0, c of the instruction too, count as +0, as mmasim reads it; a subnormal FP32 result
+    becomes a zero of its sign.
     """
     return levels(a, b, c, model)[-1][0]
 
 
 def levels(a: Numbers, b: Numbers, c: Rational, model: Model) -> list[list[Rational]]:
     """All that ``pairwise`` rounds: the products, the sums of neighbours, their sums, and last the sum with c."""
-    xs, ys = ([_flushed(x, TYPES[t]) for x in numbers] for numbers, t in ((a, model.a), (b, model.b)))
+    xs, ys = ([flushed(x, TYPES[t]) for x in numbers] for numbers, t in ((a, model.a), (b, model.b)))
     found = [[_rounded(mul(x, y)) for x, y in zip(xs, ys, strict=True)]]
     while len(found[-1]) > 1:
         found.append([_rounded(add(x, y)) for x, y in zip(found[-1][::2], found[-1][1::2], strict=True)])
-    return [*found, [_rounded(add(_flushed(c, FP32), found[-1][0]))]]
+    return [*found, [_rounded(add(flushed(c, FP32) if c.numerator else c, found[-1][0]))]]
 
 
-def _flushed(x: Rational, format: Format) -> Rational:
+def flushed(x: Rational, format: Format) -> Rational:
     return PLUS_ZERO if x.denominator and as_fraction(_size(x)) < format.least_normal else x
 
 

@@ -210,7 +210,7 @@ def exact(model, a, b, c):
     return nearest([*map(product, a, b), c], model, "f32")
 
 
-def pairwise(model, a, b, c):
+def pairwise(model, a, b, c, begins):
     """CDNA2: subnormal operands are +0; products and sums are FP32 numbers, those below 2^-126 a signed zero.
 
     An operand of -0 is +0, too: that is mmasim 2.1.1's reading; the paper has no word on it.
@@ -225,7 +225,8 @@ def pairwise(model, a, b, c):
         code = nearest(terms, model, "f32")
         return decode(code if code & 0x7F800000 else code & 0x80000000, "f32")
 
-    a, b, c = [flushed(x, model.a) for x in a], [flushed(x, model.b) for x in b], flushed(c, model.c)
+    a, b = [flushed(x, model.a) for x in a], [flushed(x, model.b) for x in b]
+    c = flushed(c, model.c) if begins else c  # an operand of the instruction, not a sum within it
     sums = [rounded(product(x, y)) for x, y in zip(a, b, strict=True)]
     while len(sums) > 1:
         sums = [rounded(x, y) for x, y in zip(sums[::2], sums[1::2], strict=True)]
@@ -269,7 +270,7 @@ def cdna3(model, a, b, c):
 def dot(a, b, c, model, scale_a=(), scale_b=()):
     """The code of c + sum of a * b for codes of a and b of any multiple of the instruction's K."""
     unit = model.unit
-    one = {"block": block, "fma": fma, "exact": exact, "pairwise": pairwise, "cdna3": cdna3, "cdna3-fp8": cdna3}
+    one = {"block": block, "fma": fma, "exact": exact, "cdna3": cdna3, "cdna3-fp8": cdna3}
     whole = {"fp8-as-fp16": model.k, "groups": model.k}
     length = min(model.k, whole.get(unit.path, unit.length))
     kind = model.c
@@ -286,6 +287,8 @@ def dot(a, b, c, model, scale_a=(), scale_b=()):
             c = fp8_as_fp16(model, x, y, z)
         elif model.scale:
             c = block(model, x, y, z, (sa[0], sb[0]))
+        elif unit.path == "pairwise":
+            c = pairwise(model, x, y, z, first % model.k == 0)
         else:
             c = one[unit.path](model, x, y, z)
         kind = model.d

@@ -6,6 +6,7 @@ from fnmatch import fnmatchcase
 import numpy as np
 import pytest
 
+from numsim import kernels
 from numsim.errors import InputError
 from numsim.tensorcore import Model, Unit, get_model, list_chips, list_models, matmul, mma
 from numsim.tensorcore.chips import SOURCES
@@ -263,3 +264,14 @@ def test_records_that_are_none(chip, instruction, change):
     """What would be computed in some way that nobody meant."""
     with pytest.raises(InputError, match="Example: "):
         replace(get_model(chip, instruction), **change)
+
+
+def test_zeros_within_an_instruction_of_cdna2_keep_their_sign():
+    """The sum of a block, flushed to -0, meets products that underflow to -0; c of the next instruction loses its sign."""
+    m = get_model("mi250x", "mfma.f32_16x16x8bf16")
+    a = np.array([[0xBF81] + [0x8080] * 7], np.uint16)  # -1.0078125, then -2^-126
+    b = np.full((1, 8), 0x0080, np.uint16)  # 2^-126
+    for engine in ("reference", "kernel"):
+        with kernels.force(engine):
+            assert mma(a, b, np.uint32(0x00800000), chip=m).tolist() == [0x80000000]
+            assert mma(a[:, 1:2].repeat(8, axis=1), b, np.uint32(0x80000000), chip=m).tolist() == [0]

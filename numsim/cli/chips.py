@@ -9,8 +9,7 @@ from typing import Any
 
 from numsim.cli import FINE, _output, add_output
 from numsim.errors import InputError, short
-from numsim.show import chips as show
-from numsim.show import text
+from numsim.show import chips_record, chips_text, text
 from numsim.tensorcore.names import chip_name, get_model, list_chips
 
 EXAMPLE = "Example: numsim chips h200 mma.m16n8k16.f32.f16.f16.f32"
@@ -31,7 +30,7 @@ def add(subparsers: Any) -> None:
     )
     parser.add_argument("chip", nargs="?", metavar="CHIP", help=", ".join(list_chips()))
     parser.add_argument("name", nargs="?", metavar="INSTRUCTION", help="as the chip's card or PTX spells it")
-    parser.add_argument("--instruction", metavar="NAME", help="the same")
+    parser.add_argument("--instruction", metavar="NAME", help="INSTRUCTION as a flag, as in other commands")
     parser.add_argument("--html", action="store_true", help="write a web page (into numsim-results, or to --out)")
     add_output(parser, "a folder, or a file .html, .json or .txt, to write to as well")
 
@@ -41,11 +40,12 @@ def run(args: argparse.Namespace) -> int:
     data: Any
     if instruction is not None:
         model = _model(chip, instruction)
-        lines, data, name = show.sheet(model), show.model_dict(model), f"chips-{model.chip}-{_file(model.instruction)}"
+        lines, data = chips_text.sheet(model), chips_record.model_dict(model)
+        name = f"chips-{model.chip}-{_file(model.instruction)}"
     elif chip is not None:
-        lines, data, name = show.card(chip), show.chip_dict(chip), f"chips-{chip}"
+        lines, data, name = chips_text.card(chip), chips_record.chip_dict(chip), f"chips-{chip}"
     else:
-        lines, data, name = show.table(), [show.overview(c) for c in list_chips()], "chips"
+        lines, data, name = chips_text.table(), [chips_record.overview(c) for c in list_chips()], "chips"
     if args.html or args.out is not None:
         from numsim.show import chips_page
 

@@ -68,13 +68,12 @@ def _table() -> str:
 
 def _chip(chip: str) -> str:
     models = list_models(chip)
-    drawn: dict[int, Model] = {}
+    kinds: dict[tuple[str, int], Model] = {}  # those that cut as many bits look alike
     for m in models:
-        if m.unit.path in _DRAWN:
-            drawn.setdefault(m.unit.fraction_bits, m)
-    parts = [f"<p>{escape(chips.summary(models))}.</p>"]
-    if drawn:
-        parts += ["<h2>One block</h2>", *(f"<p>{_code(m.instruction)}</p>{scheme(m)}" for m in drawn.values())]
+        if m.unit.path != "fma":
+            kinds.setdefault(("", m.unit.fraction_bits) if m.unit.path in _DRAWN else (m.unit.path, m.unit.length), m)
+    blocks = [f"<p>{_code(m.instruction)}</p>{scheme(m) or _steps(m)}" for m in kinds.values()]
+    parts = [f"<p>{escape(chips.summary(models))}.</p>", "<h2>One block</h2>", *blocks]
     cards = "\n".join(map(_card, chips.groups(chip)))
     parts += [f'<h2>Instructions</h2>\n<div class="cards">\n{cards}\n</div>', _paragraphs([chips.NAMES]),
               "<h2>Words</h2>", _terms(chips.legend(models)), _sources(models)]  # fmt: skip
@@ -83,13 +82,12 @@ def _chip(chip: str) -> str:
 
 
 def _instruction(m: Model) -> str:
-    steps = "".join(f"<li>{escape(step)}</li>" for step in chips.steps(m))
     how = [f"{m.evidence.level}: {chips.LEVELS[m.evidence.level]}."]
     how += [f"Recorded: {', '.join(m.evidence.recordings)}."] * bool(m.evidence.recordings)
     how += [f"Note: {m.evidence.note}."] * bool(m.evidence.note)
     others = chips.alike(m)
     return "\n".join([
-        _terms(chips.facts(m)), "<h2>How it adds</h2>", scheme(m), f"<ol>{steps}</ol>", "<h2>How we know</h2>",
+        _terms(chips.facts(m)), "<h2>How it adds</h2>", scheme(m), _steps(m), "<h2>How we know</h2>",
         _paragraphs(how), _sources([m]), _paragraphs([f"Computed alike on {', '.join(others)}."] * bool(others)),
     ])  # fmt: skip
 
@@ -97,7 +95,7 @@ def _instruction(m: Model) -> str:
 # --- parts ------------------------------------------------------------------------------------------------------------
 def _card(group: Group) -> str:
     m, level = group.first, group.first.evidence.level
-    unit = ", ".join([" ".join(p) for p in chips.parameters(m)] + [f"path {m.unit.path}"])
+    unit = ", ".join([" ".join(p) for p in group.parameters] + [f"path {m.unit.path}"])
     facts = [("chain", group.chains), ("unit", unit), ("output", OUTPUTS[m.unit.output]), ("evidence", level)]
     facts += [("recorded", ", ".join(group.recordings))] * bool(group.recordings)
     facts += [("note", m.evidence.note)] * bool(m.evidence.note)
@@ -105,6 +103,10 @@ def _card(group: Group) -> str:
     names = "".join(f"<p>{_code(name)}</p>" for name in group.names)
     title = escape(f"{group.operands} → {group.result}")
     return f'<section class="card {level}"><h3>{title}</h3>{names}{_terms(facts)}</section>'
+
+
+def _steps(m: Model) -> str:
+    return "<ol>" + "".join(f"<li>{escape(step)}</li>" for step in chips.steps(m)) + "</ol>"
 
 
 def _terms(pairs: Iterable[tuple[str, str]]) -> str:

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+import math
 import re
+from collections.abc import Callable
+from fractions import Fraction
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import numsim
 from numsim.cli import main
 from numsim.show import chips as show
+from numsim.show import chips_text
 from numsim.show.text import plain
-from numsim.tensorcore import get_model, list_chips, list_models
+from numsim.tensorcore import get_model, list_chips, list_models, mma
 from numsim.tensorcore.chips import SOURCES, TITLES
 
 H200 = "mma.m16n8k16.f32.f16.f16.f32"
@@ -97,6 +103,11 @@ def test_a_group_computes_alike() -> None:
                 assert f"{m.a} x {m.b}" in group.operands or (m.a in group.operands and m.b in group.operands)
 
 
+def test_blocks_that_are_not_filled(capsys: pytest.CaptureFixture[str]) -> None:
+    text = joined(shown(capsys, "h200"))
+    assert "K 8: 1 block of 8; L up to 16, F 25" in text and "K 16: 1 block of 16; L 16, F 25" in text
+
+
 def test_chains() -> None:
     """Blocks of an instruction as section 3 of Xie et al. has them."""
     cases = {
@@ -121,16 +132,54 @@ def test_one_instruction(capsys: pytest.CaptureFixture[str]) -> None:
     text = joined(lines)
     assert lines[0] == H200 and "on the H200 (Hopper, sm_90)" in text
     assert "E is the largest exponent of the products and c, at least -133" in text
-    assert "a multiple of 2^(E - 25)" in text and "0x7fffffff" in text and "recorded: H200 fp16 -> fp32" in text
+    assert "a multiple of 2^(E-25)" in text and "0x7fffffff" in text and "recorded: H200 fp16 -> fp32" in text
     assert "Computed alike on h100, b200, rtx5090, rtxpro6000." in text
     full = "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32"
     assert shown(capsys, "NVIDIA H200", full) == shown(capsys, "h200", "--instruction", full) == lines
 
 
+def test_cdna3_computes_as_its_steps_say() -> None:
+    """A sum in fractions with the numbers that the steps name, against ``mma``."""
+    rng = np.random.default_rng(8)
+    for instruction, bits, emin in (("mfma.f32_32x32x8_f16", 16, -14), ("mfma.f32_32x32x16_fp8_fp8", 8, -7)):
+        model = get_model("mi300x", instruction)
+        words = " ".join(show.steps(model))
+        f, sum_bits, c_bits = (int(n) for n in (re.findall(r"2\^\(E-(\d+)\)", words)[i] for i in (0, -2, -1)))
+        last = int(re.findall(r"down to (\d+) bits behind", words)[0])
+        drop = int((re.findall(r"below E - (\d+) is dropped", words) or [999])[0])
+        apart = 2 if "odd k" in words else 1
+
+        def exponent(x: Fraction, least: int) -> int:
+            return max(math.frexp(x)[1] - 1, least) if x else least
+
+        def multiple(x: Fraction, e: int, rule: Callable[[Fraction], int]) -> Fraction:
+            return rule(x / Fraction(2) ** e) * Fraction(2) ** e
+
+        a, b = rng.integers(0, 2**bits, (2, 400, model.k)).astype(f"uint{bits}")
+        c = (rng.standard_normal(400) * 2.0 ** rng.integers(-40, 40, 400)).astype(np.float32)
+        numbers = np.stack([numsim.decode(x, model.formats[0]) for x in (a, b)])
+        got = mma(a, b, c.view(np.uint32), chip="mi300x", instruction=instruction)
+        for row in np.flatnonzero(np.isfinite(numbers).all(axis=(0, 2))):
+            pairs = [(Fraction(x), Fraction(y)) for x, y in zip(*(n[row].tolist() for n in numbers), strict=True)]
+            sums = []
+            for part in (pairs[i::apart] for i in range(apart)):
+                e = max(exponent(x, emin) + exponent(y, emin) for x, y in part if x * y)
+                sums.append((e, sum(multiple(x * y, e - f, math.trunc) for x, y in part)))
+            top = max(e for e, _ in sums)
+            total = sum(multiple(s, top - f, math.floor) for _, s in sums) if apart > 1 else sums[0][1]
+            start = Fraction(float(c[row]))
+            both = max(top, exponent(start, -126))
+            total = multiple(total, both - sum_bits, math.floor)
+            if exponent(start, -126) >= both - drop:
+                total += multiple(start, both - c_bits, math.floor)
+            total = multiple(total, exponent(total, -126) - last, math.floor)
+            assert got[row] == numsim.encode(total, "fp32"), (instruction, row)
+
+
 @pytest.mark.parametrize("chip", list_chips())
 def test_every_instruction_has_its_sheet(chip: str) -> None:
     for m in list_models(chip):
-        lines = plain(show.sheet(m)).splitlines()
+        lines = plain(chips_text.sheet(m)).splitlines()
         assert all(len(line) <= 80 and line.isascii() for line in lines)
         assert lines[0] == m.instruction and f" {m.evidence.level}: {show.LEVELS[m.evidence.level]}" in " " + joined(
             lines

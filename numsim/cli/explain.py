@@ -110,7 +110,7 @@ def _run_chip(args: argparse.Namespace) -> int:
         found = explain_mma(a, b, c, chip=args.chip, instruction=args.instruction, format=args.format)
     except InputError as error:
         message = re.sub(r"numsim\.tensorcore\.explain_mma\(.*\)", lambda _: _SUM, str(error))
-        raise InputError(re.sub(r"\b(chip|instruction|format)='([^']*)',?", r"--\1 \2", message)) from None
+        raise InputError(as_flags(message)) from None
     explanation = replace(found, text=written)
     if args.out is not None:
         _write_chip(args, explanation)
@@ -148,6 +148,10 @@ def as_flags(message: str) -> str:
 
     >>> as_flags('Example: numsim.encode(x, "e2m1", nan="zero") or nan="max"')
     'Example: --nan zero or --nan max'
+    >>> as_flags("Example: chip='v100', instruction='mma.m8n8k4.f32.f16.f16.f32'")
+    'Example: --chip v100 --instruction mma.m8n8k4.f32.f16.f16.f32'
     """
     message = re.sub(r'numsim\.\w+\([^()]*?(\w+="\w[\w-]*")\)', r"\1", message)
-    return re.sub(r"\b(rounding|overflow|subnormals|nan|seed)=(['\"]?)([^'\"\s,:.]+)\2", r"--\1 \3", message)
+    names = "rounding|overflow|subnormals|nan|seed|chip|instruction|format|output"
+    message = re.sub(rf"\b({names})=(?:(['\"])(.*?)\2|([^'\"\s,:.]+))", r"--\1 \3\4", message)
+    return message.replace(", --", " --")

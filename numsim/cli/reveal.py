@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from typing import Any
 
 from numsim import files
 from numsim.cli import FINE, _output, add_output
+from numsim.cli.explain import as_flags
 from numsim.errors import InputError
 from numsim.machines import get_machine
 from numsim.machines.recorded import Recorded, write_record
@@ -49,7 +51,11 @@ def run(args: argparse.Namespace) -> int:
     machine = get_machine(args.machine)
     if isinstance(machine, Recorded) and not _holds_probes(machine, args):
         return _eliminate(machine, args)
-    found = reveal(machine, args.format, args.output, args.chip, args.instruction)
+    try:
+        found = reveal(machine, args.format, args.output, args.chip, args.instruction)
+    except InputError as error:
+        message = re.sub(r"numsim\.reveal\.reveal\(.*\)", "numsim reveal --chip h200 --format fp16", str(error))
+        raise InputError(as_flags(message)) from None
     if args.out is not None and args.out.lower().endswith(".npz"):
         path = write_record(files.check_path(args.out), found.answers, ["reveal"], replace=args.force)
         _output.warn(f"wrote {files.show(path)}")

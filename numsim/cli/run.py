@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from numsim.show.text import Line, Span
 from numsim.tensorcore.names import CHIPS
 
 OUT = "numsim-results"
+_FLAGS = {"formats": "--format", "chips": "--chip", "seed": "--seed"}  # parameters with an option of their own
 
 
 def add(subparsers: Any) -> None:
@@ -93,10 +95,57 @@ def choose(args: argparse.Namespace) -> list[tuple[Experiment, dict[str, Any]]]:
         if not any(name in e.defaults for e in experiments.values()):
             known = "; ".join(f"{e.name} has {', '.join(e.defaults)}" for e in experiments.values())
             raise InputError(f"no experiment here has a parameter {name[:40]!r}: {known}. Example: --set terms=4096")
-    return [
+    chosen = [
         (e, results.parameters_for(e, args.size, seed) | {k: v for k, v in given.items() if k in e.defaults})
         for e in experiments.values()
     ]
+    for e, parameters in chosen if given else []:
+        _check(e, parameters)
+    return chosen
+
+
+class _QuestionError(Exception):
+    """Raised in place of the first question: parameters have been checked by then."""
+
+
+class _Nobody:
+    """In place of a machine."""
+
+    def can(self, question: Any) -> Any:
+        raise _QuestionError
+
+
+def _check(e: Experiment, parameters: dict[str, Any]) -> None:
+    """Refuse wrong parameters before anything is printed or computed: run up to the first question."""
+    try:
+        e.run(Session(_Nobody()), **parameters)
+    except _QuestionError:
+        pass
+    except InputError as error:
+        raise InputError(as_typed(str(error), e.defaults)) from None
+
+
+def as_typed(message: str, parameters: Iterable[str]) -> str:
+    """An error's Python words in those of the command line.
+
+    >>> as_typed('terms=0: too few. Example: numsim.experiments.run("swamping", terms=4096)', ["terms"])
+    '--set terms=0: too few. Example: numsim run swamping --set terms=4096'
+    >>> as_typed("Example: formats=['e4m3', 'bf16']", ["formats"])
+    'Example: --format e4m3,bf16'
+    """
+
+    def flag(found: re.Match[str]) -> str:
+        name, value = found.groups()
+        words = re.findall(r"[^\s,'\"\[\]()]+", value)
+        listed = ",".join(words)
+        if value[0] in "[(" and not re.search("['\"]", value):
+            return f'--set "{name}=[{listed}]"'  # numbers, as JSON
+        return f"{_FLAGS[name]} {listed}" if name in _FLAGS else f"--set {name}={listed}"
+
+    message = re.sub(r'numsim\.experiments\.run\("([\w-]+)", (.*)\)', r"numsim run \1 \2", message)
+    message = re.sub(r"\bchip='(\w+)', instruction='.*?'", r"--chip \1", message)  # an experiment chooses that itself
+    value = r"""(\[.*?\]|\(.*?\)|'.*?'|".*?"|[^\s,:]+)"""
+    return re.sub(rf"\b({'|'.join(parameters)})={value}", flag, message).replace(", --", " --")
 
 
 def _setting(text: str) -> tuple[str, Any]:

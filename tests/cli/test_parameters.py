@@ -1,6 +1,7 @@
 """numsim run --format and --set: an experiment's parameters from the command line."""
 
 import json
+import shlex
 
 import pytest
 
@@ -35,9 +36,28 @@ def test_chips_reach_the_experiment(tmp_path, capsys):
         (["casts", "--set", "terms=64"], "casts has formats"),
         (["casts", "--chip", "h100"], "no experiment here has a parameter 'chips'"),
         (["kept-bits", "--chip", "h300"], "unknown chip 'h300': did you mean"),
+        (["chips", "--chip", "foo"], "mi300x. Example: --chip h200\n"),
+        (["chips", "--set", "k=33"], "numsim: --set k=33: a multiple of 32 is needed"),
+        (["chips", "--set", "chips=[]"], "Example: numsim run chips --chip a100,h100\n"),
+        (["casts", "--format", "fp64"], "numsim: --format fp64: formats of at most 16 bits"),
+        (["master-weights", "--set", "updates=[]"], 'Example: numsim run master-weights --set "updates=[1e-4,1e-3]"\n'),
+        (["accumulator", "--set", "seed=-1"], "numsim: --seed -1: a seed is an integer"),
+        (["--set", "k=100"], "numsim: --set k=100: a multiple of 32 is needed"),  # all are checked before one is run
     ],
 )
-def test_wrong_parameters(words, message, tmp_path, capsys):
-    assert main(["run", *words, "--out", str(tmp_path)]) == 2
-    error = capsys.readouterr().err
-    assert message in error and "Example:" in error and not list(tmp_path.iterdir())
+@pytest.mark.parametrize("command", ["run", "record"])
+def test_wrong_parameters(command, words, message, tmp_path, capsys):
+    machine = ["--machine", "numpy"] if command == "record" else []
+    assert main([command, *words, *machine, "--out", str(tmp_path)]) == 2
+    out, error = capsys.readouterr()
+    assert out == "" and error.startswith("numsim: ") and message in error and not list(tmp_path.iterdir())
+    assert "Example:" in error and "numsim.experiments" not in error
+
+
+def test_examples_of_errors_work(tmp_path, capsys):
+    """A list of numbers, as the message spells it for a shell."""
+    assert main(["run", "master-weights", "--set", "updates=7", "--out", str(tmp_path)]) == 2
+    example = capsys.readouterr().err.partition("Example: numsim ")[2]
+    words = [*shlex.split(example), "--set", "steps=20", "--set", "runs=2", "--json", "--out", str(tmp_path)]
+    assert main(words) == 0
+    assert json.loads(capsys.readouterr().out)["results"][0]["parameters"]["updates"] == [1e-4, 1e-3]

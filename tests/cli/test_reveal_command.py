@@ -89,6 +89,8 @@ def test_wrong_use(capsys, monkeypatch):
     for args, code, text in (
         ((), 2, "which one? Example: numsim reveal --chip h200"),
         (("--chip", "h300"), 2, "did you mean h200"),
+        (("--chip", "x"), 2, "Example: --chip h200 --instruction mma.m16n8k16.f32.f16.f16.f32"),
+        (("--machine", "numpy", "--instruction", "x"), 2, "--instruction x: of which chip? Example: numsim reveal --c"),
         (("--chip", "h200", "--instruction", "mma.m16n8k99.f32.f16.f16.f32"), 2, "nearest"),
         (("--chip", "h200", "--instruction", WGMMA, "--format", "fp16"), 2, "names its formats"),
         (("--chip", "v100", "--format", "fp8"), 2, "unknown format"),

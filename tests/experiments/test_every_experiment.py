@@ -96,6 +96,13 @@ def test_nothing_answered(name: str) -> None:
     assert list(drawn) == []
 
 
+class Unasked(Mute):
+    """A machine that is not to be asked: the command line relies on parameters being checked before."""
+
+    def can(self, question: object = None) -> Can:
+        raise AssertionError("asked before the parameters were checked")
+
+
 @pytest.mark.parametrize(
     ("name", "bad"),
     [
@@ -124,11 +131,17 @@ def test_nothing_answered(name: str) -> None:
         ("casts", {"every_number": 1}),
         ("casts", {"formats": ["nonsense"]}),
         ("casts", {"seed": "x"}),
+        ("accumulator", {"seed": -1}),
+        ("kept-bits", {"formats": ["fp64"]}),
+        ("chips", {"k": 48}),
+        ("blocks", {"terms": 1}),
+        ("tf32", {"seed": 2**64}),
+        ("invariance", {"k": 300}),
     ],
 )
 def test_bad_parameters(name: str, bad: dict[str, object]) -> None:
     with pytest.raises(InputError if bad.get("formats") != ["nonsense"] else ValueError) as caught:
-        run(name, Mute(), **bad)
+        run(name, Unasked(), **bad)
     message = str(caught.value)
     ((key, value),) = list(bad.items())[:1]
     assert "Example: " in message

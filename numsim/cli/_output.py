@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from numsim import files
+from numsim.errors import InputError, short
 from numsim.show.text import columns
 
 # What a terminal that is not UTF-8 gets in place of the signs that it lacks; anything else becomes \uXXXX.
@@ -44,11 +45,10 @@ def prepare_streams() -> None:
 
 
 def warn(text: str) -> None:
-    """A line on stderr: stdout is for results."""
+    """A line on stderr: stdout is for results. Terminals get it folded, logs whole: to be found and copied."""
     if sys.stderr is not None:
-        sys.stderr.write(
-            _folded(f"numsim: {text}\n", columns(sys.stderr)) if sys.stderr.isatty() else f"numsim: {text}\n"
-        )
+        said = f"numsim: {text}\n"
+        sys.stderr.write(_folded(said, columns(sys.stderr)) if sys.stderr.isatty() else said)
         sys.stderr.flush()
 
 
@@ -76,19 +76,26 @@ def colour(plain: bool) -> bool | None:
     return False if plain else None
 
 
-def write_out(out: str, name: str, contents: Mapping[str, str]) -> list[Path]:
+def write_out(out: str, name: str, contents: Mapping[str, str], *, more: str = "") -> list[Path]:
     """Write what ``--out`` asks for; each file whole or not at all.
 
     out : a file that ends in one of the suffixes of ``contents``, or a folder, which gets ``name`` with all of them.
-    contents : text by suffix, as ``{"json": ..., "html": ...}``.
+    contents : text by suffix, as ``{"json": ..., "html": ...}``. more : other endings, for the message.
 
-    Returns the paths written. Raises ``InputError`` where that cannot be.
+    Returns the paths written. Raises ``InputError`` where that cannot be, and for any other ending: it would be a
+    folder's, and nobody means that.
     """
     path = files.check_path(out)
     suffix = path.suffix.lower().removeprefix(".")
     if suffix in contents and not path.is_dir():
         chosen = {path: contents[suffix]}
     else:
+        if suffix and not path.is_dir() and not out.endswith(("/", os.sep)):
+            endings = " ".join(f".{x}" for x in contents)
+            raise InputError(
+                f"--out {short(out)}: {name} writes {endings}{more}, not .{suffix}; a folder of that name ends in /. "
+                f"Example: --out {name}.{next(iter(contents))}"
+            )
         folder = files.make_folder(path)
         chosen = {folder / f"{name}.{suffix}": text for suffix, text in contents.items()}
     for file, text in chosen.items():

@@ -6,6 +6,7 @@ import argparse
 import re
 import sys
 import tempfile
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +29,8 @@ def add(subparsers: Any) -> None:
         "explain",
         description="Round every operand to the format, then compute every operation exactly and round it once. With "
         "--chip: add a sum of products as one tensor core does, and show which bits are cut off. Such a sum is written "
-        "with a*b for a product, 31 x a*b for 31 of the same, and at most one lone number, c, to which they are added.",
+        "with a*b for a product, 31 x a*b for 31 of the same (1024 products at most), and at most one lone number, c, "
+        "to which they are added.",
         examples=[
             "numsim explain 0.1 --format bf16",
             'numsim explain "2048 + 1" --format fp16',
@@ -76,9 +78,9 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(as_flags(str(error))) from None
     if args.out is not None:
         contents = {
-            "txt": str(explanation), "html": html.page(explanation), "json": _output.to_json(explanation.to_dict())
+            "html": html.page(explanation), "json": _output.to_json(explanation.to_dict()), "txt": str(explanation)
         }  # fmt: skip
-        _output.write_out(args.out, "explain", contents)
+        _output.write_out(args.out, "explain", contents, more=" (with --chip also .png .svg)")
     if args.json:
         _output.print_json(explanation.to_dict())
     else:
@@ -93,7 +95,7 @@ _DEFAULTS = {"rounding": "nearest-even", "overflow": "ieee", "subnormals": "keep
 def _run_chip(args: argparse.Namespace) -> int:
     from numsim.expression import parse_products
     from numsim.show import mma_text
-    from numsim.tensorcore import explain_mma
+    from numsim.tensorcore import EvidenceWarning, explain_mma
     from numsim.values import Rational, Values
 
     for name, default in _DEFAULTS.items():
@@ -107,11 +109,15 @@ def _run_chip(args: argparse.Namespace) -> int:
     a, b = (Values((len(read.pairs),), None, list(numbers)) for numbers in zip(*read.pairs, strict=True))
     c = Values((), None, [read.c or Rational(0, 0, 1)])
     try:
-        found = explain_mma(a, b, c, chip=args.chip, instruction=args.instruction, format=args.format)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", EvidenceWarning)  # said below, shorter: the card has the rest
+            found = explain_mma(a, b, c, chip=args.chip, instruction=args.instruction, format=args.format)
     except InputError as error:
         message = re.sub(r"numsim\.tensorcore\.explain_mma\(.*\)", lambda _: _SUM, str(error))
         raise InputError(as_flags(message)) from None
     explanation = replace(found, text=written)
+    if (level := found.model.evidence.level) != "validated":
+        _output.warn(f"this instruction is {level}: numsim chips {found.model.chip} names the sources")
     if args.out is not None:
         _write_chip(args, explanation)
     if args.json:
@@ -137,8 +143,8 @@ def _write_chip(args: argparse.Namespace, e: MmaExplanation) -> None:
             drawn = {p.suffix: p.read_bytes() for p in draw(Path(folder) / "explain")}
         _output.warn(f"wrote {files.show(files.write_atomic(path, drawn[path.suffix.lower()]))}")
         return
-    contents = {"txt": str(e), "html": mma_html.page(e), "json": _output.to_json(e.to_dict())}
-    if len(written := _output.write_out(args.out, "explain", contents)) > 1:
+    contents = {"html": mma_html.page(e), "json": _output.to_json(e.to_dict()), "txt": str(e)}
+    if len(written := _output.write_out(args.out, "explain", contents, more=" .png .svg")) > 1:
         for picture in draw(written[0].with_suffix("")):
             _output.warn(f"wrote {files.show(picture)}")
 

@@ -6,34 +6,42 @@ about equally well on white and on black. Hatching says the same as the vermilli
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from html import escape
 from typing import TYPE_CHECKING
 
-from numsim.show import mma_rows, mma_text, text
-from numsim.show.mma_rows import Panel, Row, cause_text, note, typeset, value_of, zeros_text
+from numsim.show import mma_rows, mma_text, mma_words, text
+from numsim.show.mma_rows import Panel, Row
+from numsim.show.mma_words import cause_text, note, note_text, typeset, value_of, window_texts, zeros_text
 
 if TYPE_CHECKING:
     from numsim.tensorcore.explain import MmaExplanation
 
 _COLORS = {"product": "#1f82c8", "c": "#008a62"}
 _CUT, _TOTAL = "#d05300", "#808080"
-_CELL, _PITCH, _BOX = 13, 25, 18  # pixels
-_NAMES, _NOTES = 236, 170
+_CELL, _PITCH, _BOX, _SIGN = 13, 25, 18, 20  # pixels
+_LETTER = 8  # pixels of a character at most, by and large: nothing here can measure type
+_LEAST = 0.55  # of its size: narrower windows scroll
+_WEIGHT = "weight of the bit"
 _SHOWN_CUT = 14  # places right of the window, at most
 _FONT = "font-family:system-ui,-apple-system,'Segoe UI',sans-serif"
 
 
 def explanation(e: MmaExplanation) -> str:
     """The finding, the bits of every block, and where it was lost."""
-    blocks = mma_rows.panels(e)
-    drawn = "".join(_panel(p, len(blocks) > 1) for p in blocks)
+    parts = mma_rows.parts(e)
+    drawn = "".join(_left_out(x) if isinstance(x, str) else _panel(x, len(parts) > 1) for x in parts)
+    legend = mma_words.legend([x for x in parts if not isinstance(x, str)])
     unit = f"{e.model.instruction} ({e.model.evidence.level})"
-    under = "".join(f"<br>{escape(typeset(line))}" for line in (*mma_rows.verdict(e), *(f"note: {n}" for n in e.notes)))
+    under = "".join(
+        f"<br>{escape(typeset(line))}" for line in (*mma_words.verdict(e), *(f"note: {note_text(n)}" for n in e.notes))
+    )
     return (
-        f'<div role="figure" aria-label="{escape(mma_rows.finding(e))}" style="{_FONT};line-height:1.5;margin:.5em 0">'
-        f"<b>{escape(typeset(mma_rows.finding(e)))}</b>"
+        f'<div role="figure" aria-label="{escape(mma_words.finding(e))}" style="{_FONT};line-height:1.5;margin:.5em 0">'
+        f"<b>{escape(typeset(mma_words.finding(e)))}</b>"
         f'<div style="opacity:.75;font-size:90%">{escape(_what(e))}{escape(unit)}</div>{drawn}'
-        f'<div style="font-size:90%;opacity:.85">code {e.code:#x}{under}</div></div>'
+        f'<div style="font-size:90%;opacity:.85">code {e.code:#x}{under}</div>'
+        f'<div style="font-size:90%;opacity:.75;margin-top:.5em">{escape(legend)}</div></div>'
     )
 
 
@@ -43,14 +51,18 @@ def page(e: MmaExplanation) -> str:
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width"><meta name="color-scheme" content="light dark">'
-        f"<title>{escape(mma_rows.finding(e))}</title></head>\n"
+        f"<title>{escape(mma_words.finding(e))}</title></head>\n"
         f'<body style="max-width:66em;margin:1.5em auto;padding:0 1em">{explanation(e)}'
         f'<details><summary style="{_FONT}">as text</summary><pre>{lines}</pre></details></body></html>\n'
     )
 
 
 def _what(e: MmaExplanation) -> str:
-    return f"{typeset(e.text)} by " if e.text else ""
+    return f"{mma_words.expression(e)} by " if e.text else ""
+
+
+def _left_out(said: str) -> str:
+    return f'<div style="opacity:.75;margin-top:.7em">{escape(typeset(said))}</div>'
 
 
 def _panel(panel: Panel, named: bool) -> str:
@@ -58,7 +70,7 @@ def _panel(panel: Panel, named: bool) -> str:
     if panel.causes:
         causes = "<br>".join(escape(typeset(cause_text(c))) for c in panel.causes)
         return f'{head}<div style="color:{_CUT};font-weight:600;font-size:120%;margin:.4em 0">{causes}</div>'
-    return head + _Svg(panel).whole()
+    return head + (_Svg(panel).whole() if panel.rows else f"<div>{escape(zeros_text(panel))}</div>")
 
 
 class _Svg:
@@ -70,6 +82,11 @@ class _Svg:
         self.left = max((r.first for r in rows), default=0)
         lowest = min((r.last for r in rows), default=0)
         self.right = lowest if self.edge is None else min(max(lowest, self.edge - _SHOWN_CUT), self.edge)
+        values = _length(value_of(r) for r in rows)
+        others = _length([_WEIGHT, *([zeros_text(panel)] if panel.zeros else [])])
+        self.start = (
+            4 + max(_length(r.label for r in rows) + values + 2 * _LETTER, others) + _SIGN
+        )  # where the bits begin
         self.parts: list[str] = []
         self.y = 42
         begin = self.y
@@ -78,8 +95,8 @@ class _Svg:
         if panel.zeros:
             self._text(4, self.y + _PITCH / 2, zeros_text(panel), 'opacity=".7"')
             self.y += _PITCH
-        self.notes = self._x(self.right - 1) + 10
-        self.width = self.notes + _NOTES
+        self.notes = self._x(self.right - 1) + 10  # where the notes begin
+        self.width = self.notes + _length(map(note, rows))
         line = f'<path d="M4 {self.y + 3}H{self.notes}" stroke="currentColor"/>'
         self.y += 6
         for row in panel.totals:
@@ -92,16 +109,17 @@ class _Svg:
             'patternTransform="rotate(45)"><path d="M0 0V5" stroke="#fff" stroke-opacity=".55" stroke-width="2"/>'
             "</pattern></defs>"
         )
+        least = self.width * _LEAST
         alt = escape("; ".join(r.alt for r in (*self.panel.rows, *self.panel.totals)))
         return (
             f'<div style="overflow-x:auto"><svg role="img" aria-label="{alt}" width="{self.width:.0f}" '
             f'height="{self.y + 6:.0f}" viewBox="0 0 {self.width:.0f} {self.y + 6:.0f}" font-size="13" '
-            f'fill="currentColor" stroke="none" style="max-width:100%;min-width:640px;height:auto">'
+            f'fill="currentColor" stroke="none" style="max-width:100%;min-width:{least:.0f}px;height:auto">'
             f"{hatch}{''.join(self.parts)}</svg></div>"
         )
 
     def _x(self, place: int) -> float:
-        return _NAMES + (self.left - place) * _CELL + 4 * (self.edge is not None and place < self.edge)
+        return self.start + (self.left - place) * _CELL + 4 * (self.edge is not None and place < self.edge)
 
     def _text(self, x: float, y: float, said: str, options: str = "") -> None:
         self.parts.append(f'<text x="{x:.1f}" y="{y + 4.5:.1f}" {options}>{escape(typeset(said))}</text>')
@@ -118,10 +136,11 @@ class _Svg:
                 f'<path d="M{right + 2} {begin - 6}V{self.y + 4}" stroke="{_CUT}" stroke-width="2" '
                 'stroke-dasharray="6 4"/>'
             )
-            self._text(left, 10, f"E = {top}: kept down to 2^{edge} (F = {top - edge})")
+            texts = window_texts(top, edge)
+            self._text(left, 10, next((t for t in texts if _length([t]) <= right - left), texts[-1]))
             if any(r.last < edge for r in self.panel.rows):
                 self._text(self._x(edge - 1) + 2, 10, "cut off", f'fill="{_CUT}"')
-        self._text(_NAMES - 14, 28, "weight of the bit", 'text-anchor="end" opacity=".7"')
+        self._text(self.start - _SIGN, 28, _WEIGHT, 'text-anchor="end" opacity=".7"')
         zero = self.left if top is None else top
         for place in range(self.right, self.left + 1):
             if (zero - place) % 4 == 0:
@@ -133,14 +152,16 @@ class _Svg:
         middle, color = self.y + _PITCH / 2, _COLORS.get(row.kind, _TOTAL)
         bold = 'font-weight="bold"' if row.kind == "result" else f'fill="{color}"' if row.kind == "c" else ""
         self._text(4, middle, row.label, bold)
-        self._text(_NAMES - 20, middle, value_of(row), f'text-anchor="end" {bold if row.kind == "result" else ""}')
+        self._text(
+            self.start - _SIGN, middle, value_of(row), f'text-anchor="end" {bold if row.kind == "result" else ""}'
+        )
         begin = self._x(max(row.first, self.right - 1))
         top = self.panel.top
         if top is not None and row.first < top and row.kind in ("product", "c"):
-            end = max(begin - 12 * row.minus, self._x(top))
+            end = max(begin - 14 * row.minus, self._x(top))
             self.parts.append(f'<path d="M{self._x(top)} {middle}H{end:.1f}" stroke="currentColor" opacity=".4"/>')
         if row.minus:
-            self._text(begin - 2, middle, "\N{MINUS SIGN}", 'text-anchor="end" font-weight="bold"')
+            self._text(begin - 4, middle, "\N{MINUS SIGN}", 'text-anchor="end" font-weight="bold"')
         for i, bit in enumerate(row.digits):
             if row.first - i < self.right:
                 self._text(self._x(self.right - 1), middle, "»", f'fill="{_CUT}"')
@@ -169,3 +190,8 @@ class _Svg:
             + ("" if kept else f'<rect {shape} fill="url(#numsim-cut)"/>')
             + f'<text x="{x + _CELL / 2 - 0.5}" y="{middle + 4.5}" text-anchor="middle" {ink}>{bit}</text></g>'
         )
+
+
+def _length(texts: Iterable[str]) -> int:
+    """Pixels of the longest."""
+    return max((len(typeset(t)) for t in texts), default=0) * _LETTER

@@ -15,8 +15,9 @@ from matplotlib.font_manager import FontProperties
 from matplotlib.patches import Rectangle
 
 from numsim.errors import InputError
-from numsim.show import mma_rows
-from numsim.show.mma_rows import Panel, Row, cause_text, note, plural, typeset, value_of, zeros_text
+from numsim.show import mma_rows, mma_words
+from numsim.show.mma_rows import Panel, Row
+from numsim.show.mma_words import cause_text, note, typeset, value_of, window_texts, zeros_text
 from numsim.show.style import (
     BLACK,
     BLUE,
@@ -37,12 +38,9 @@ from numsim.show.style import (
 if TYPE_CHECKING:
     from numsim.tensorcore.explain import MmaExplanation
 
-MAX_PANELS = 4
 _MOST_ROWS = {"page": 56, "slide": 16}  # more than one block is drawn up to that
 _SHOWN_CUT = 12  # places right of the window, at most
 _TALLEST = 10.0  # inches, for pages
-
-
 _LEAST_DIGIT = 4.6  # points: smaller ones are left out
 _LEGIBLE = 0.45  # of the ordinary type: names that would be smaller are left out
 _MOST_CAUSES = 6
@@ -93,28 +91,17 @@ def draw_together(
     if not explanations:
         raise InputError("no explanation to draw. Example: draw_together([explain_mma(...), explain_mma(...)])")
     rows = _MOST_ROWS[check_style(style)] // len(explanations)
-    panels = [(e, p) for e in explanations for p in _chosen(mma_rows.panels(e), rows)]
+    panels = [(e, p) for e in explanations for p in mma_rows.panels(e, rows)]
     with settings(style):
         return _Sheet(panels, explanations, style, THEMES[theme]).figure
 
 
 def alt(explanations: Sequence[MmaExplanation]) -> str:
     """The picture in words."""
-    said = ". ".join(mma_rows.finding(e) for e in explanations)
+    said = ". ".join(mma_words.finding(e) for e in explanations)
     rows = [row.alt for e in explanations for p in mma_rows.panels(e) for row in p.rows]
     more = f"; and {len(rows) - 8} more" if len(rows) > 8 else ""
     return f"{said}. A chart with the bits of each term in a row, by weight. {'; '.join(rows[:8])}{more}."
-
-
-def _chosen(panels: list[Panel], rows: int) -> list[Panel]:
-    """Those that lose most, in their order; as many as ``rows`` allows, and one at least."""
-    chosen: list[int] = []
-    for i in sorted(range(len(panels)), key=lambda i: sum(abs(r.lost) for r in panels[i].totals), reverse=True):
-        rows -= len(panels[i].rows) + len(panels[i].totals)
-        if chosen and (rows < 0 or len(chosen) == MAX_PANELS):
-            break
-        chosen.append(i)
-    return [panels[i] for i in sorted(chosen)]
 
 
 class _Sheet:
@@ -124,19 +111,19 @@ class _Sheet:
         self.theme, self.size, self.width = theme, type_size(style), width(style)
         self.em, self.line = self.size / 72, self.size / 72 * 1.3
         self.chips = len(explanations) > 1
-        self.many = self.chips or any(len([b for b in e.blocks if not b.idle]) > 1 for e in explanations)
+        self.many = self.chips or any(len(e.blocks) > 1 for e in explanations)
         scratch = new_picture(style, 0.5)
         self.renderer = FigureCanvasAgg(scratch).get_renderer()  # type: ignore[no-untyped-call]
-        findings = [typeset(mma_rows.finding(e)) for e in explanations]
+        findings = [typeset(mma_words.finding(e)) for e in explanations]
         title = "\n".join(wrapped(scratch, finding, self.size * 1.15, "bold") for finding in findings)
         below = wrapped(scratch, _below(explanations, panels), self.size * 0.85)
         self._columns([p for _, p in panels])
         texts = (title.count("\n") + 1) * 1.15 + (below.count("\n") + 1) * 0.85
         texts += 0.85 * len(wrapped(scratch, _legend(panels, True), self.size * 0.85).splitlines())
-        fixed = texts * self.line + 2.9 * self.em + sum(_lines(p, self.many) for _, p in panels) * self.line
+        fixed = texts * self.line + 2.6 * self.em + sum(_lines(p, self.many) for _, p in panels) * self.line
         self._heights([p for _, p in panels], (_TALLEST if style == "page" else self.width * 9 / 16) - fixed)
         height = fixed + sum(self.height(r) for _, p in panels for r in (*p.rows, *p.totals))
-        height += sum(self.pitch for _, p in panels if p.zeros)
+        height += sum(self.pitch for _, p in panels if p.rows and p.zeros)
 
         self.figure = new_picture(style, height / self.width)
         self.figure.set_layout_engine("none")
@@ -181,7 +168,7 @@ class _Sheet:
     def _heights(self, panels: list[Panel], room: float) -> None:
         """How high rows are: where all do not fit, those that lose nothing become thin."""
         rows = [r for p in panels for r in (*p.rows, *p.totals)]
-        zeros = sum(bool(p.zeros) for p in panels)
+        zeros = sum(bool(p.rows and p.zeros) for p in panels)
         count = max(len(rows) + zeros, 1)
         heavy = sum(map(_counts, rows)) + zeros
         self.pitch = self.thin = min(self.line * (1.75 if count <= 12 else 1.35), max(room / count, self.line * 0.25))
@@ -224,14 +211,17 @@ class _Sheet:
     def _panel(self, e: MmaExplanation, panel: Panel) -> None:
         theme, line = self.theme, self.line
         if self.many:
-            chip = f"{mma_rows.chip_name(e)}, " if self.chips else ""
+            chip = f"{mma_words.chip_name(e)}, " if self.chips else ""
             self.write(self.em, self.y + line * 0.7, f"{chip}{panel.title}", theme.ink, self.size, fontweight="bold")
             self.y += line * 1.3
         for cause in panel.causes[:_MOST_CAUSES]:
             said = typeset(cause_text(cause))
             self.write(self.em * 2, self.y + line, said, theme.cut_ink, self.size * 1.3, fontweight="bold")
             self.y += line * 1.8
-        if panel.causes:
+        if not panel.rows:
+            if not panel.causes:
+                self.write(self.em * 2, self.y + line * 0.7, zeros_text(panel), theme.ink, self.size)
+                self.y += line * 1.4
             return
         self._ruler(panel)
         begin = self.y
@@ -258,10 +248,9 @@ class _Sheet:
         """The weights, the common exponent E, and where the cut is."""
         theme, size, line = self.theme, self.size * 0.85, self.line
         if panel.top is not None and panel.edge is not None:
-            said = typeset(f"E = {panel.top}: kept down to 2^{panel.edge} (F = {panel.top - panel.edge})")
             left, cut = self.x(panel.top), self.x(panel.edge - 1, panel.edge) + self.em * 0.2
-            if self.length(said, size) > cut - left - self.em:
-                said = typeset(f"E = {panel.top}, F = {panel.top - panel.edge}")
+            texts = [typeset(t) for t in window_texts(panel.top, panel.edge)]
+            said = next((t for t in texts if self.length(t, size) <= cut - left - self.em), texts[-1])
             self.write(left, self.y + line * 0.55, said, theme.ink, size)
             if any(row.last < panel.edge for row in panel.rows):
                 self.write(cut, self.y + line * 0.55, "cut off", theme.cut_ink, size)
@@ -287,10 +276,10 @@ class _Sheet:
             self.write(self.start - em * 1.5, middle, typeset(value_of(row)), theme.ink, size, ha="right", **bold)
         begin = self.x(max(row.first, self.right - 1), panel.edge)
         if panel.top is not None and row.first < panel.top and row.kind in ("product", "c"):
-            shifted = [self.x(panel.top), max(begin - row.minus * em, self.x(panel.top))]
+            shifted = [self.x(panel.top), max(begin - row.minus * em * 1.2, self.x(panel.top))]
             self.stroke(shifted, [middle] * 2, theme.faint, 0.06, zorder=-4)
         if row.minus:
-            self.write(begin - em * 0.12, middle, "\N{MINUS SIGN}", color, max(size, self.size * 0.6), ha="right",
+            self.write(begin - em * 0.3, middle, "\N{MINUS SIGN}", color, max(size, self.size * 0.6), ha="right",
                        fontweight="bold")  # fmt: skip
         high = min(self.cell * 1.6, height * 0.78)
         self._bits(row, panel.edge, middle, high, color)
@@ -327,8 +316,9 @@ def _counts(row: Row) -> bool:
 
 def _lines(panel: Panel, many: bool) -> float:
     """Lines of type that a panel takes besides its rows."""
-    causes = 1.8 * min(len(panel.causes), _MOST_CAUSES)
-    return 1.3 * many + (causes or 2.0 + (panel.top is not None))
+    if not panel.rows:
+        return 1.3 * many + (1.8 * min(len(panel.causes), _MOST_CAUSES) or 1.4)
+    return 1.3 * many + 2.0 + (panel.top is not None)
 
 
 def _mixed(color: str, paper: str, share: float) -> tuple[float, ...]:
@@ -340,15 +330,16 @@ def _mixed(color: str, paper: str, share: float) -> tuple[float, ...]:
 def _below(explanations: Sequence[MmaExplanation], panels: list[Named]) -> str:
     """What was done: the expression, by which instructions, and which blocks are not drawn."""
     units = "; ".join(
-        f"{mma_rows.chip_name(x)}:\u00a0{x.model.instruction}\u00a0({x.model.evidence.level})" for x in explanations
+        f"{mma_words.chip_name(x)}:\u00a0{x.model.instruction}\u00a0({x.model.evidence.level})" for x in explanations
     )
-    missing = sum(not b.idle for e in explanations for b in e.blocks) - len(panels)
-    some = f". {plural(missing, 'block')} that lose{'s' * (missing == 1)} less not drawn" if missing > 0 else ""
-    return f"{typeset(explanations[0].text)} by {units}{some}" if explanations[0].text else f"{units}{some}"
+    said = f"{mma_words.expression(explanations[0])} by {units}" if explanations[0].text else units
+    for e in explanations:
+        shown = [p.number for other, p in panels if other is e]
+        if rest := mma_words.omitted_in_all(e, shown):
+            said += f". {mma_words.chip_name(e) + ': ' if len(explanations) > 1 else ''}{typeset(rest)}"
+    return said
 
 
 def _legend(panels: list[Named], unnamed: bool) -> str:
-    said = ["One row for each term; a square is a bit, blue products, green what they are added to."]
-    if any(p.top is not None for _, p in panels):
-        said.append("All are shifted to the largest exponent E (framed); what lies F bits below it is cut (hatched).")
-    return " ".join([*said, *["Rows without a name lose nothing."] * unnamed])
+    said = mma_words.legend([p for _, p in panels])
+    return f"{said} Rows without a name lose nothing." if said and unnamed else said

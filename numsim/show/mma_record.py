@@ -6,7 +6,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from numsim._version import __version__
-from numsim.show import mma_rows
+from numsim.show import mma_words
 from numsim.show.numbers import fraction_text, hex_code
 from numsim.show.record import code_dict
 from numsim.tensorcore.models import TYPES, word_format
@@ -34,14 +34,14 @@ def explanation_dict(e: MmaExplanation) -> dict[str, Any]:
         "a": codes(e.a, model.a), "b": codes(e.b, model.b), "c": codes((e.c,), model.c)[0],
         "scale_a": codes(e.scale_a, model.scale) if model.scale else None,
         "scale_b": codes(e.scale_b, model.scale) if model.scale else None,
-        "finding": mma_rows.finding(e),
+        "finding": mma_words.finding(e),
         "result": code_dict(e.code, e.format),
         "exact": _text(e.exact),
         "lost": _text(e.lost),
         "relative_error": _text(e.relative_error),
         "nearest": None if e.nearest is None else code_dict(e.nearest, e.format),
         "blocks": [_block(x, e) for x in e.blocks],
-        "notes": list(e.notes),
+        "notes": [mma_words.note_text(note) for note in e.notes],
     }  # fmt: skip
 
 
@@ -49,7 +49,9 @@ def _block(x: Block, e: MmaExplanation) -> dict[str, Any]:
     return {
         "k": list(x.link.where),
         "before": hex_code(x.link.c, TYPES[x.link.c_type]),
-        "special": [{"name": name, "kind": kind, "from": how} for name, kind, how in x.causes],
+        "special": [
+            {"name": cause.name, "kind": cause.special, "from": mma_words.factors(cause)} for cause in x.causes
+        ],
         "common_exponent": x.sum.top if x.sum else None,
         "last_place": x.sum.unit if x.sum else None,
         "set_by": [item.name for item in x.setters],

@@ -1,6 +1,6 @@
 """What a tensor core does to one sum of products, as a record of exact steps: what is kept, what is cut, and where.
 
-All of it comes from the reference (``block.chain``). ``show/`` draws the record and finds the words.
+All of it comes from the reference (``block.chain``). The record holds numbers; ``show/`` draws it and finds the words.
 """
 
 from __future__ import annotations
@@ -10,22 +10,16 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Literal, NamedTuple
 
-import numpy as np
-
-from numsim.array import Array
-from numsim.errors import InputError, short
-from numsim.formats import FP16, FP32, Format, get_format
+from numsim.errors import InputError
+from numsim.expression import MAX_PRODUCTS
+from numsim.formats import FP32, Format, get_format
 from numsim.rounding import Policy, round_rational
 from numsim.tensorcore import block, cdna
 from numsim.tensorcore.block import Link, Operand, Sum, Term
-from numsim.tensorcore.models import IN_WORDS, TYPES, Model, word_format
-from numsim.tensorcore.names import default_model, get_model
-from numsim.tensorcore.products import operand_codes, warn_of
-from numsim.values import NAN, Rational, Values, as_fraction, as_values, to_rational
-
-MAX_PRODUCTS = 1024  # more nobody reads; matmul computes them
-_EXAMPLE = "Example: numsim.tensorcore.explain_mma([1, 2**-7], [1, 2**-7], chip='h100', format='e4m3')"
-_ONE = Rational(0, 1, 1)
+from numsim.tensorcore.models import TYPES, Model
+from numsim.tensorcore.operands import EXAMPLE, Note, codes_of, model_for, scales_of
+from numsim.tensorcore.products import warn_of
+from numsim.values import NAN, Rational, as_fraction, to_rational
 
 
 # --- the record -------------------------------------------------------------------------------------------------------
@@ -56,12 +50,20 @@ class Item(NamedTuple):
         return self.term.unit + abs(self.term.significand).bit_length() - 1
 
 
+class Cause(NamedTuple):
+    """A term that is NaN or infinite: its name as in ``Item``; "nan", "inf" or "-inf"; what it is the product of."""
+
+    name: str
+    special: str
+    factors: tuple[Rational, ...]
+
+
 @dataclass(frozen=True)
 class Block:
     """One link of the chain, explained.
 
     items : the terms that are not zero, c last. zeros : how many products are zero.
-    causes : the terms that are NaN or infinity, by name, each with its kind and how it came about.
+    causes : the terms that are NaN or infinite.
     levels : for CDNA2, all that is rounded on the way (``cdna.levels``).
     """
 
@@ -69,7 +71,7 @@ class Block:
     link: Link
     items: tuple[Item, ...]
     zeros: int
-    causes: tuple[tuple[str, str, str], ...] = ()
+    causes: tuple[Cause, ...] = ()
     levels: tuple[tuple[Rational, ...], ...] = ()
 
     @property
@@ -117,7 +119,7 @@ class Block:
     @property
     def idle(self) -> bool:
         """Whether no product came, and what was there stayed as it was: a block of padding."""
-        new = any(x.products for x in self.items) or any(name != "acc" for name, _, _ in self.causes)
+        new = any(x.products for x in self.items) or any(x.name != "acc" for x in self.causes)
         return not (new or self.cut or self.rounded)
 
 
@@ -139,7 +141,7 @@ class MmaExplanation:
     count: int
     blocks: tuple[Block, ...]
     exact: Fraction | None
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     text: str = ""
 
     @property
@@ -232,19 +234,19 @@ def explain_mma(
     >>> e.blocks[0].items[1].lost  # of each of the 31: all
     Fraction(1, 16384)
     """
-    model = _model(chip, instruction, format, a, b)
-    notes: list[str] = []
+    model = model_for(chip, instruction, format, a, b)
+    notes: list[Note] = []
     as_format = None if format is None else get_format(format)
-    xs, ys = _codes(a, model.a, "a", notes, as_format), _codes(b, model.b, "b", notes, as_format)
+    xs, ys = codes_of(a, model.a, "a", notes, as_format), codes_of(b, model.b, "b", notes, as_format)
     if len(xs) != len(ys) or not 1 <= len(xs) <= MAX_PRODUCTS:
         raise InputError(f"{len(xs)} numbers a and {len(ys)} numbers b: as many of each are needed, 1 to "
-                         f"{MAX_PRODUCTS}. {_EXAMPLE}")  # fmt: skip
-    start = _codes(c, model.c, "c", notes, None)
+                         f"{MAX_PRODUCTS}. {EXAMPLE}")  # fmt: skip
+    start = codes_of(c, model.c, "c", notes, None)
     if len(start) != 1:
-        raise InputError(f"c has {len(start)} numbers: one result is explained at a time. {_EXAMPLE}")
+        raise InputError(f"c has {len(start)} numbers: one result is explained at a time. {EXAMPLE}")
     count = len(xs)
     filled = -count % model.k
-    scales = [_scales(s, model, count + filled, w, notes) for s, w in ((scale_a, "scale_a"), (scale_b, "scale_b"))]
+    scales = [scales_of(s, model, count + filled, w, notes) for s, w in ((scale_a, "scale_a"), (scale_b, "scale_b"))]
     warn_of(model)
     x, y = (tuple(codes) + (0,) * filled for codes in (xs, ys))
     blocks = tuple(_blocks(model, x, y, start[0], scales[0], scales[1]))
@@ -271,13 +273,15 @@ def _block(model: Model, link: Link, a: Sequence[int], b: Sequence[int], others:
     products = [block.multiply(block.operand(a[k], model.a), block.operand(b[k], model.b)) for k in link.where]
     added = [block.operand(code, type_name) for _, code, type_name in others]
     names = [*(f"k {k}" for k in link.where), *(name for name, _, _ in others)]
-    causes = tuple(
-        (name, x.special, f"{_word(a[k], model.a)} * {_word(b[k], model.b)}")
+    causes = [
+        Cause(name, x.special, (_number(a[k], model.a), _number(b[k], model.b)))
         for name, k, x in zip(names, link.where, products, strict=False)
         if x.special
-    ) + tuple((name, x.special, _word(code, t)) for (name, code, t), x in zip(others, added, strict=True) if x.special)
+    ]
+    causes += [Cause(name, x.special, (_number(code, t),))
+               for (name, code, t), x in zip(others, added, strict=True) if x.special]  # fmt: skip
     if link.sum and link.sum.special and not causes:
-        causes = (("a scale", "nan", "nan"),)
+        causes = [Cause("a scale", "nan", (NAN,))]
     levels: tuple[tuple[Rational, ...], ...] = ()
     sizes = [1] * len(products) + [0] * len(others)
     if link.sum:
@@ -289,12 +293,12 @@ def _block(model: Model, link: Link, a: Sequence[int], b: Sequence[int], others:
         terms = tuple(_term(x, i) for i, x in enumerate((*products, *added)) if x.significand)
         kept = [t.value for t in terms]
         if model.unit.path == "pairwise" and not causes:
-            numbers = [[to_rational(x[k], TYPES[t]) for k in link.where] for x, t in ((a, model.a), (b, model.b))]
-            levels = tuple(map(tuple, cdna.levels(numbers[0], numbers[1], to_rational(link.c, FP32), model)))
+            xs, ys = ([_number(x[k], t) for k in link.where] for x, t in ((a, model.a), (b, model.b)))
+            levels = tuple(map(tuple, cdna.levels(xs, ys, to_rational(link.c, FP32), model)))
             kept = [_kept(t, levels[0]) for t in terms]
     items = tuple(Item(names[t.source], sizes[t.source], t, x) for t, x in zip(terms, kept, strict=True))
     zeros = sum(not (x.significand or x.special) for x in products)
-    return Block(model, link, items, zeros, causes, levels)
+    return Block(model, link, items, zeros, tuple(causes), levels)
 
 
 def _term(x: Operand, source: int) -> Term:
@@ -309,18 +313,16 @@ def _kept(term: Term, products: Sequence[Rational]) -> Fraction:
     return as_fraction(x) if x.denominator else term.value
 
 
-def _word(code: int, type_name: str) -> str:
-    """An operand as the unit reads it, in few characters."""
-    from numsim.show.numbers import value_text
-
-    return value_text(block.significant(code, type_name), TYPES[type_name], 6)
+def _number(code: int, type_name: str) -> Rational:
+    """An operand as the unit reads it."""
+    return to_rational(block.significant(code, type_name), TYPES[type_name])
 
 
 def _exact(
     model: Model, a: Sequence[int], b: Sequence[int], c: int, scale_a: Sequence[int], scale_b: Sequence[int]
 ) -> Fraction | None:
     def numbers(codes: Sequence[int], type_name: str) -> list[Rational]:
-        return [to_rational(block.significant(x, type_name), TYPES[type_name]) for x in codes]
+        return [_number(x, type_name) for x in codes]
 
     parts = [numbers(a, model.a), numbers(b, model.b), numbers([c], model.c)]
     scales = [numbers(s, model.scale) for s in (scale_a, scale_b) if model.scale]
@@ -333,73 +335,3 @@ def _exact(
             product *= as_fraction(s[k // model.scale_block])
         total += product
     return total
-
-
-# --- what is explained ------------------------------------------------------------------------------------------------
-def _model(chip: Any, instruction: str | None, format: Any, a: Any, b: Any) -> Model:
-    if instruction is None and not isinstance(chip, Model):
-        formats = [x.format if isinstance(x, Array) else get_format(format or FP16) for x in (a, b)]
-        return default_model(chip, formats[0], formats[1])
-    model = get_model(chip, instruction)
-    for type_name in (model.a, model.b):
-        if format is not None and get_format(format) not in (TYPES[type_name], word_format(type_name)):
-            raise InputError(f"format={short(str(format))}: {model} takes {type_name} ({TYPES[type_name].title}). "
-                             f"Example: format='{TYPES[type_name]}', or no format")  # fmt: skip
-    return model
-
-
-def _codes(x: Any, type_name: str, what: str, notes: list[str], format: Format | None) -> list[int]:
-    """Codes as the instruction takes them; numbers are rounded to its format first."""
-    if isinstance(x, Array) or (isinstance(x, (np.ndarray, np.generic)) and x.dtype.kind == "u"):
-        codes = operand_codes(x, type_name, what)
-        if codes.ndim > 1:
-            raise InputError(f"{what} of shape {codes.shape}: one result is explained at a time. {_EXAMPLE}")
-        codes_read = [int(code) for code in codes.ravel()]
-    else:
-        values = x if isinstance(x, Values) else as_values(x)
-        if len(values.shape) > 1 or values.size > MAX_PRODUCTS:
-            raise InputError(f"{what} of shape {values.shape}: one sum of up to {MAX_PRODUCTS} products is explained at"
-                             f" a time. {_EXAMPLE}")  # fmt: skip
-        words = type_name in IN_WORDS and format == FP32
-        target = FP32 if words else TYPES[type_name]
-        codes_read = _rounded(list(values), target, what, notes)
-        if type_name in IN_WORDS and not words:
-            codes_read = [code << 13 for code in codes_read]
-    if type_name in IN_WORDS and any(code & 0x1FFF for code in codes_read):
-        notes.append(f"{what}: the unit reads only the upper 19 bits of these FP32 words")
-    return codes_read
-
-
-def _rounded(values: list[Rational], format: Format, what: str, notes: list[str]) -> list[int]:
-    from numsim.show.numbers import digits_for, value_text
-    from numsim.show.numbers import short as short_number
-
-    if format.nan_code is None and NAN in values:
-        raise InputError(f"{what}: NaN has no code in {format}. {_EXAMPLE}")
-    codes = [round_rational(x, format, Policy()) for x in values]
-    changed = dict.fromkeys(
-        (x, code) for x, code in zip(values, codes, strict=True)
-        if x.denominator and (not (y := to_rational(code, format)).denominator or as_fraction(x) != as_fraction(y))
-    )  # fmt: skip
-    if changed:
-        x, code = next(iter(changed))
-        more = f" ({len(changed)} numbers are rounded)" if len(changed) > 1 else ""
-        exact = as_fraction(x)
-        near = exact.numerator / exact.denominator if abs(exact) < 2**1000 else 0.0
-        written = repr(near).removesuffix(".0") if Fraction(near) == exact else short_number(exact, digits_for(format))
-        notes.append(f"{what}: {written} is {value_text(code, format)} in {format.title}{more}")
-    return codes
-
-
-def _scales(x: Any, model: Model, k: int, what: str, notes: list[str]) -> tuple[int, ...]:
-    if not model.scale:
-        if x is not None:
-            raise InputError(f"{what}: {model} takes no block scales. numsim chips {model.chip} lists those that do.")
-        return ()
-    needed, format = k // model.scale_block, TYPES[model.scale]
-    found = [] if x is None else _codes(x, model.scale, what, notes, None)
-    if len(found) > needed:
-        raise InputError(f"{what} has {len(found)} numbers: {needed} are needed, one for {model.scale_block} products.")
-    if len(found) < needed:
-        notes.append(f"{what}: 1" if x is None else f"{what}: 1 from number {len(found)} on")
-    return (*found, *[round_rational(_ONE, format, Policy())] * (needed - len(found)))

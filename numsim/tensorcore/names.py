@@ -120,7 +120,8 @@ def default_model(chip: Any, a: Format, b: Format, d: str | None = None) -> Mode
         if not m.scale and d in (None, m.d) and (word_format(m.a), word_format(m.b)) == (a, b)
     ]  # fmt: skip
     if not found:
-        pairs = sorted({m.a if m.a == m.b else f"{m.a} x {m.b}" for m in models(name)})
+        taken = [m.formats for m in models(name) if not m.scale]
+        pairs = sorted({x.name if x == y else f"{x} x {y}" for x, y, *_ in taken})
         pairs = pairs if len(pairs) <= 12 else [*pairs[:12], "..."]
         result = f" with {d} results" if d else ""
         raise InputError(f"{TITLES[name]} has no instruction for {a} x {b}{result}: it takes {', '.join(pairs)}. "

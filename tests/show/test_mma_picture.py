@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from numsim.errors import InputError
-from numsim.show import mma_html, mma_rows
+from numsim.show import mma_html, mma_rows, mma_words
 from numsim.tensorcore import explain_mma
 
 matplotlib = pytest.importorskip("matplotlib")
@@ -55,7 +55,7 @@ def test_every_kind_of_sum_is_drawn(name: str, look: str, theme: str) -> None:
     assert dict(matplotlib.rcParams) == before
     texts = figure.axes[0].texts
     shown = " ".join(t.get_text().replace("\n", " ") for t in texts)
-    assert mma_rows.typeset(mma_rows.finding(e)) in shown
+    assert mma_words.typeset(mma_words.finding(e)) in shown
     assert figure.get_figwidth() == style.width(look)
     tallest = picture._TALLEST if look == "page" else style.width(look) * 9 / 16
     assert figure.get_figheight() <= tallest * 1.001
@@ -82,9 +82,9 @@ def test_rows_of_one_picture() -> None:
     ]  # fmt: skip
     assert (panel.top, panel.edge, panel.zeros) == (0, -13, 0)
     rounded = mma_rows.panels(explain_mma([1], [1], 2**-24, chip="h100"))[0].totals[0]
-    assert (rounded.digits[rounded.kept :], mma_rows.note(rounded)) == ("10", "rounding loses 2^-24")
+    assert (rounded.digits[rounded.kept :], mma_words.note(rounded)) == ("10", "rounding loses 2^-24")
     hollow = mma_rows.panels(CASES["subnormal"]())[0].rows[0]
-    assert hollow.digits == "0" * 10 + "1" and mma_rows.note(hollow) == "sets E, starts with 0"
+    assert hollow.digits == "0" * 10 + "1" and mma_words.note(hollow) == "sets E, starts with 0"
 
 
 def test_several_chips_share_one_axis() -> None:
@@ -102,8 +102,48 @@ def test_only_the_worst_blocks_are_drawn() -> None:
     x = [1.0, 2**-12] * 16
     e = explain_mma(x, x, 2**10, chip="v100")
     assert len(e.blocks) == 8
-    titles = [t.get_text() for t in e.draw().axes[0].texts if t.get_text().startswith("block ")]
-    assert len(titles) == picture.MAX_PANELS and titles == sorted(titles)
+    texts = [t.get_text() for t in e.draw().axes[0].texts]
+    titles = [t for t in texts if t.startswith("block ")]
+    assert len(titles) == mma_rows.MAX_PANELS and titles == sorted(titles)
+    assert any("4 blocks not drawn: none loses more than 2⁻²³" in t for t in texts)
+
+
+LOSSLESS = ([2**-12] * 100, [2**-12] * 100, 1)  # 14 blocks of A100, the last without a product
+
+
+@pytest.mark.parametrize(("a", "b", "c", "chip", "said"), [
+    (*LOSSLESS, "a100", ["blocks 5 to 14, not shown: none loses anything, 1 has only zeros"]),
+    ([1], [2], 0, "mi250x", ["blocks 2 to 4: only zeros"]),
+    ([1], [2], 0, "a100", ["block 2: only zeros"]),
+    ([float("inf")] * 24, [1] * 24, 0, "v100", ["blocks 5 to 6, not shown: NaN or infinity stays"]),
+])  # fmt: skip
+def test_the_count_of_blocks_adds_up(a: list, b: list, c: float, chip: str, said: list[str]) -> None:
+    e = explain_mma(a, b, c, chip=chip)
+    parts = mma_rows.parts(e)
+    assert [p for p in parts if isinstance(p, str)] == said
+    assert all(line in str(e).replace("\n ", "") and line in mma_html.explanation(e) for line in said)
+    left_out = mma_words.omitted_in_all(e, [p.number for p in parts if not isinstance(p, str)])
+    assert left_out.split(" not drawn: ")[1] == said[0].split(": ")[1]
+
+
+def test_zeros_and_nan_are_drawn_without_a_grid() -> None:
+    texts = [t.get_text() for t in CASES["nothing"]().draw().axes[0].texts]
+    assert texts[-2:] == ["all 16 products are 0", ""]
+    assert mma_words.legend(mma_rows.panels(CASES["nan"]())) == ""
+    nan, lost = (CASES[name]().draw().get_figheight() for name in ("nan", "lost"))
+    assert nan < 0.45 * lost
+
+
+@pytest.mark.parametrize("name", ["lost", "two blocks", "all of 32", "subnormal", "airy"])
+def test_what_stands_above_the_window_fits_there(name: str) -> None:
+    # letters of 13 px are 8 px wide at most, by and large; "cut off" begins where the window ends
+    drawn = mma_html.explanation(CASES[name]())
+    for x, said in re.findall(r'<text x="([\d.]+)" y="14.5" >([^<]*)</text>', drawn):
+        end = re.search(r'<text x="([\d.]+)" y="14.5" fill', drawn[drawn.index(said) :])
+        assert float(x) + 8 * len(said) <= (float(end[1]) if end else 10**4)
+    assert "a square is a bit" in drawn
+    shortened = "E = 0, F = 13" in drawn
+    assert shortened == (name in ("lost", "all of 32"))
 
 
 @pytest.mark.parametrize(("options", "words"), [
@@ -139,7 +179,7 @@ def test_pages_are_well_formed_and_alone(name: str) -> None:
     assert e._repr_html_() in page and 'content="light dark"' in page
     for block in mma_rows.panels(e):
         for row in block.rows:
-            assert f">{mma_rows.typeset(mma_rows.value_of(row))}</text>" in page
+            assert f">{mma_words.typeset(mma_words.value_of(row))}</text>" in page
 
 
 def test_hostile_text_stays_text() -> None:

@@ -243,12 +243,12 @@ def test_matmul_with_scales(n):
 
 def test_formats_that_the_chip_does_not_take():
     x = numsim.array([[1.0] * 16], "e4m3")
-    words = "A100 (Ampere, sm_80) has no instruction for e4m3fn x e4m3fn", "it takes bf16, f16, f64, tf32"
+    words = "A100 (Ampere, sm_80) has no instruction for e4m3fn x e4m3fn", "it takes bf16, fp16, fp64, tf32"
     refused(lambda: matmul(x, x.T, chip="a100"), *words, "numsim chips a100")
     refused(lambda: mma(x, x, 0, chip="a100"), *words)
     y = numsim.array([[1.0]] * 16, "fp16")
     refused(lambda: matmul(x, y, chip="h200"), "no instruction for e4m3fn x fp16")
-    refused(lambda: matmul(x, x.T, chip="mi300x"), "it takes bf16, bf8", "fp8")
+    refused(lambda: matmul(x, x.T, chip="mi300x"), "it takes bf16, e4m3fnuz", "e5m2fnuz")
 
 
 # --- units of one's own -----------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from fractions import Fraction
@@ -14,8 +15,10 @@ import numsim
 from numsim.codes import code_dtype
 from numsim.errors import FormatError, InputError
 from numsim.random import bits
+from numsim.show import mma_words
 from numsim.tensorcore import explain_mma, get_model, list_chips, list_models, mma
 from numsim.tensorcore.models import TYPES, word_format
+from numsim.tensorcore.operands import Note
 
 NVFP4 = "tcgen05.m128n256k64.kind::mxf4nvf4.block16.f32.e2m1.e2m1.ue4m3"
 PATHS = {m.unit.path: m for chip in list_chips() for m in list_models(chip)}  # one of each
@@ -156,9 +159,17 @@ def test_more_products_than_an_instruction_has():
 
 
 # --- numbers and codes ------------------------------------------------------------------------------------------------
+UPPER = "a: the unit reads only the upper 19 bits of these FP32 words"
+
+
+def said(e):
+    return [mma_words.note_text(note) for note in e.notes]
+
+
 def test_numbers_are_rounded_and_said_so():
     e = explain_mma([0.1, 0.1, 1], [500, 1, 2], 0.25, chip="h100", format="e4m3")
-    assert e.notes[0] == "a: 0.1 is 0.1015625 in E4M3" and e.notes[1] == "b: 500 is NaN in E4M3"
+    assert said(e) == ["a: 0.1 is 0.1015625 in E4M3", "b: 500 is NaN in E4M3"]
+    assert e.notes[0] == Note("a", "rounded", 1, Fraction(0.1), 0x1D, numsim.get_format("e4m3"))
     assert str(e).startswith("H100: NaN, because k 0 is ")
     assert explain_mma([1, 2], [3, 4], chip="h100").notes == ()
 
@@ -169,13 +180,13 @@ def test_codes_and_arrays_are_taken_as_they_are():
     by_code = explain_mma(x.codes, x.codes, np.uint32(0x3F000000), chip="a100", format="bf16")
     assert by_array == by_code and by_array.model.a == "bf16" and by_array.notes == ()
     words = explain_mma([1024.5], [1], chip="a100", format="fp32")
-    assert words.model.a == "tf32" and words.value == words.exact == 1024 and "upper 19 bits" in words.notes[0]
-    assert explain_mma([1024.5], [1], chip="a100", format="tf32").notes == ("a: 1024.5 is 1024 in TF32",)
+    assert words.model.a == "tf32" and words.value == words.exact == 1024 and said(words) == [UPPER]
+    assert said(explain_mma([1024.5], [1], chip="a100", format="tf32")) == ["a: 1024.5 is 1024 in TF32"]
 
 
 def test_missing_scales_are_one():
     e = explain_mma([3], [2], chip="b200", instruction=NVFP4, scale_a=[2])
-    assert e.value == 12 and e.notes == ("scale_a: 1 from number 1 on", "scale_b: 1")
+    assert e.value == 12 and said(e) == ["scale_a: 1 from number 1 on", "scale_b: 1"]
 
 
 @pytest.mark.parametrize(("arguments", "words"), [
@@ -222,9 +233,14 @@ def test_the_bits_stand_in_their_places():
     lines = str(explain_mma(x, x, chip="h100", format="e4m3")).splitlines()
     assert lines[0] == "H100: 31 of 32 products are lost, 1 instead of 1.0018..."
     cut = next(line for line in lines if line.startswith("  k 1-31"))
-    assert cut.split()[2:5] == ["31", "x", "2^-14"] and cut.endswith("+............00|1 each 2^-14")
+    assert cut.split()[2:5] == ["31", "x", "2^-14"] and cut.endswith("+............00|1 all lost: 2^-14 each")
     exact = next(line for line in lines if line.startswith("  exact "))
     assert exact.index("|") == cut.index("|") and "+10000000001111|1 " in exact
+    first, line = (next(x for x in lines if words in x) for words in ("2^0  ", "--+"))
+    assert first.index("2^0") == exact.index("+") + 1 == line.index("-") and line.index("+") == exact.index("|")
+    assert first.endswith("2^-13") and len(first) == exact.index("|")
+    assert "largest exponent E = 0, from k 0; 13 bits below it are kept" in lines[4]
+    assert "  key: . before a term's first bit; | right of it bits are cut off" in lines
 
 
 @pytest.mark.parametrize(("a", "b", "c", "chip", "words"), [
@@ -232,16 +248,65 @@ def test_the_bits_stand_in_their_places():
     ([float("inf"), float("inf")], [1, -1], 0, "h100", "H100: NaN, because infinities of both signs meet"),
     ([float("inf")], [0], 0, "h100", "H100: NaN, because k 0 is infinity * 0"),
     ([1], [1], float("-inf"), "h100", "H100: -infinity, because c is -infinity"),
-    ([65504] * 4, [65504] * 4, 3.4e38, "v100", "V100: 4 of 4 products are lost, 3.39999995...e38 is off by 1.72e10"),
-    ([1], [2**-14], 2**11, "h100", "H100: only the rounding to FP32 loses something, 2048 instead of 2048.000061..."),
+    ([65504] * 4, [65504] * 4, 3.4e38, "v100", "V100: 4 of 4 products are lost; "
+     "3.399999952...e38 is still rounded correctly"),
+    ([1], [2**-14], 2**11, "h100", "H100: 2048 is the exact sum, correctly rounded to FP32"),
     ([1, -1, 2**-13], [1, 1, 2**-13], 0, "h100", "H100: 1 of 3 products is lost, 0 instead of 2^-26"),
-    ([1], [1], 2**-24, "h100", "H100: only the rounding to FP32 loses something, 1 instead of 1.000000059..."),
+    ([1], [1], 2**-24, "h100", "H100: 1 is the exact sum, correctly rounded to FP32"),
     ([0], [0], 0, "h100", "H100: 0 is exact"),
     ([0], [0], np.uint32(0x7FFF), "h100", "H100: 4.5916346780531280...e-41 is exact"),
 ])  # fmt: skip
 def test_the_finding(a, b, c, chip, words):
     found = str(explain_mma(a, b, c, chip=chip)).splitlines()[0]
     assert found == words
+
+
+@pytest.mark.parametrize(("a", "b", "c", "chip", "words"), [
+    ([1, *[-(2**-12)] * 3], [1, *[2**-13] * 3], 2, "h100",
+     "H100: 3 of 4 products are lost; 3 is still rounded correctly"),
+    ([1], [1], 3 * 2**-24, "h100", "H100: only the rounding to FP32 loses something, 1.000000119..."),
+    ([1], [1], 2**-24, "mi100", "MI100: 1 is the exact sum, correctly rounded to FP32"),
+])  # fmt: skip
+def test_a_chip_that_is_right_is_not_blamed(a, b, c, chip, words):
+    e = explain_mma(a, b, c, chip=chip)
+    assert str(e).startswith(words) and e.lost
+    assert (e.nearest == e.code) == ("correctly" in words)
+    assert ("FP32: the same" in str(e)) == (e.nearest == e.code)
+
+
+def test_above_and_below_whatever_the_sign():
+    x = [1] + [2**-7] * 31
+    for sign, words in ((1, "below"), (-1, "above")):
+        e = explain_mma(x, [sign * y for y in x], chip="h100", format="e4m3")
+        assert f"  0.00189208984375 {words} the exact sum (0.19 %): all by aligning" in str(e)
+    both = explain_mma([1, *[-(2**-12)] * 3, -0.1], [1, *[2**-13] * 3, 0.3], 2, chip="h100")
+    assert both.lost == -Fraction(1, 2**24)
+    assert "2^-24 above the exact sum (0.0000020 %): aligning +2^-23, rounding -2^-24" in str(both).replace("\n ", "")
+
+
+def test_a_product_of_two_and_more_is_explained():
+    told = " ".join(str(explain_mma([1000], [1000], chip="v100")).split())
+    assert "largest exponent E = 18, from k 0: the factors' exponents added, nothing is normalised" in told
+    assert "sets E, is 2 or more" in told and "2^19" in told
+    told = str(explain_mma([0], [5], chip="v100"))
+    assert "all 4 products are 0" in told and "largest exponent" not in told and "|" not in told
+
+
+@pytest.mark.parametrize("chip", ["mi100", "mi250x", "mi300x"])
+def test_bits_of_units_without_a_common_exponent(chip):
+    lines = str(explain_mma([1, 2**-11], [1, 1 + 2**-10], 0.5, chip=chip)).splitlines()
+    assert next(x for x in lines if x.startswith("  k 1")).endswith("+...........10000000001  |")  # 2^-11 to 2^-21
+    assert any("| the result's last place (FP32)" in x for x in lines)
+    assert not any(re.search(r"\b[LF]\b", x) for x in lines) and f"{LEVEL[chip]}: " in lines[-1] + lines[-2]
+
+
+LEVEL = {chip: list_models(chip)[0].evidence.level for chip in ("mi100", "mi250x", "mi300x")}
+
+
+def test_long_sums_are_short():
+    e = explain_mma([0.1] * 1024, [0.3] * 1024, chip="v100")
+    assert len(e.blocks) == 256 and len(str(e).splitlines()) < 70
+    assert str(e).count("not shown: none loses more than") == 3 and str(e).count(" of 256: ") == 4
 
 
 def test_nothing_heavy_is_loaded():

@@ -259,8 +259,8 @@ def test_the_instruction_that_formats_name(chip, a, b, d, instruction):
     ("chip", "a", "b", "d", "words"),
     [
         ("a100", "e4m3", "e4m3", None, "A100 (Ampere, sm_80) has no instruction for e4m3fn x e4m3fn"),
-        ("h200", "fp16", "bf16", None, "it takes bf16, e4m3, e4m3 x e5m2"),
-        ("mi300x", "e4m3", "e4m3", None, "it takes bf16, bf8"),  # its FP8 is another format
+        ("h200", "fp16", "bf16", None, "it takes bf16, e4m3fn, e4m3fn x e5m2"),
+        ("mi300x", "e4m3", "e4m3", None, "it takes bf16, e4m3fnuz"),  # its FP8 is another format
         ("h200", "bf16", "bf16", "f16", "with f16 results"),
         ("h200", "fp32", "fp16", None, "has no instruction for fp32 x fp16"),
         ("v100", "fp32", "fp32", None, "numsim chips v100 lists all."),

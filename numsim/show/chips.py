@@ -180,7 +180,7 @@ def steps(m: Model) -> list[str]:
         return [f"{length} exact products", "they and c are added exactly: nothing is aligned, nothing is cut", end]
     if unit.path == "pairwise":
         return [
-            "subnormal numbers and -0 among a, b and c count as +0",
+            "subnormal numbers and -0 among a, b and the instruction's c count as +0",
             f"{length} products p, each {OUTPUTS[unit.output]}",
             f"neighbours are added, every sum rounded in the same way: {_pairs([f'p{k}' for k in range(length)])}",
             "c is added last, rounded in the same way",
@@ -328,10 +328,6 @@ def alike(m: Model) -> list[str]:
         if other != m.chip
         and any(o.instruction == m.instruction and o.unit == m.unit for o in list_models(other))
     ]  # fmt: skip
-
-
-def _either(words: Sequence[str]) -> str:
-    return " or ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
 def _either(words: Sequence[str]) -> str:

@@ -79,10 +79,16 @@ class Panel(NamedTuple):
 
 # --- rows -------------------------------------------------------------------------------------------------------------
 def panels(e: MmaExplanation, rows: int | None = None) -> list[Panel]:
-    """The blocks to show, in order: the four at most that lose most, and of ``rows`` in all unless it is one."""
+    """The blocks to show, in order: four at most, those that lose most; of ``rows`` in all, unless it is one.
+
+    Of more than four, those that lose nothing are not worth a place.
+    """
     chosen: dict[int, Panel] = {}
     busy = [i for i, x in enumerate(e.blocks) if not x.idle] or [0]
-    for i in sorted(busy, key=lambda i: loss(e.blocks[i]), reverse=True)[:MAX_PANELS]:
+    worst = sorted(busy, key=lambda i: loss(e.blocks[i]), reverse=True)
+    if len(busy) > MAX_PANELS:
+        worst = [i for i in worst[:MAX_PANELS] if any(loss(e.blocks[i]))] or worst[:1]
+    for i in worst:
         panel = _panel(e, i)
         if rows is not None:
             rows -= len(panel.rows) + len(panel.totals)

@@ -71,7 +71,7 @@ def note(row: Row) -> str:
         return f"loses {lost}{each}" if "1" in row.digits[: row.kept] else f"all lost: {lost}{each}"
     if not row.setter or row.exponent is None:
         return ""
-    return "sets E" + (", starts with 0" if row.digits[0] == "0" else ", is 2 or more" * (row.first > row.exponent))
+    return "sets E" + (", starts with 0" if row.digits[0] == "0" else ", begins above it" * (row.first > row.exponent))
 
 
 def zeros_text(panel: Panel) -> str:
@@ -275,7 +275,8 @@ def legend(panels: Sequence[Panel]) -> str:
     """What squares and colours of a picture mean; empty where none are drawn."""
     if not any(p.rows for p in panels):
         return ""
-    said = "One row for each term; a square is a bit, blue products, green what they are added to."
+    acc = " (acc: the sum so far)" if any(r.label == "acc" for p in panels for r in p.rows) else ""
+    said = f"One row for each term; a square is a bit, blue products, green what they are added to{acc}."
     if any(p.top is not None for p in panels):
         said += " All are shifted to the largest exponent E (framed); what lies F bits below it is cut (hatched)."
     return said

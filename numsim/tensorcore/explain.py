@@ -226,7 +226,7 @@ def explain_mma(
     scale_a, scale_b : numbers or codes of the block scales, for instructions that have them; what is missing is 1.
 
     Raises ``InputError`` for shapes, formats and numbers that do not fit.
-    Cost: some 20 microseconds a product. Source: see ``numsim chips CHIP``.
+    Cost: some 30 to 60 microseconds a product. Source: see ``numsim chips CHIP``.
 
     >>> e = explain_mma([1] + [2**-7] * 31, [1] + [2**-7] * 31, chip="h100", format="e4m3")
     >>> float(e.value), float(e.exact), e.blocks[0].sum.top, e.blocks[0].setters[0].name

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from numsim.codes import decode
 from numsim.errors import UnavailableError
-from numsim.formats import FP64, Format
+from numsim.formats import Format
 from numsim.machines.question import MMA
 from numsim.machines.recorded import Record
 from numsim.reveal.operands import Interface
@@ -86,7 +86,7 @@ def answers_to_probes(model: Model, interface: Interface) -> dict[str, npt.NDArr
 def count_differences(model: Model, mine: npt.NDArray[Any], codes: npt.NDArray[Any]) -> int:
     """How many answers differ. NaNs count as equal where the chip's code of NaN is not documented."""
     different, d = mine != codes, TYPES[model.d]
-    if d == FP64 or model.instruction.startswith("mfma"):
+    if not model.nan_documented:
         different &= ~(np.isnan(decode(mine, d)) & np.isnan(decode(codes, d)))
     return int(different.sum())
 
@@ -149,7 +149,7 @@ def _eliminate(key: Any, rows: Sequence[tuple[str, Arrays, npt.NDArray[Any]]]) -
 
 def fit_to_dict(fit: Fit) -> dict[str, Any]:
     """As JSON has it."""
-    models = [{"chip": m.chip, "instruction": m.instruction} for m in fit.models]
+    models = [{"chip": m.chip, "instruction": m.instruction, "evidence": m.evidence.level} for m in fit.models]
     return {"models": models, "asked": fit.asked, "differs": fit.total, "where": dict(fit.differs)}
 
 

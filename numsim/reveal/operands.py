@@ -144,59 +144,68 @@ class Batch:
     def __init__(self, interface: Interface) -> None:
         self.interface = interface
         self.keys: list[Any] = []
-        self._rows: list[tuple[npt.NDArray[Any], ...]] = []
-        a, b = (TYPES[t] for t in (interface.a, interface.b))
-        self._range = (a.emin, a.emax, b.emin, b.emax)
+        self._rest: list[tuple[int, int]] = []  # codes of a and b at all other places
+        self._at: list[int] = []  # places in all rows, counted through, and their codes
+        self._codes: list[tuple[int, int]] = []
+        self._c: list[int] = []
+        self._scales: list[list[tuple[int, ...]]] = []
 
     def add(self, key: Any, terms: Mapping[int, Term], c: Number = 0, *, fill: Term | None = None) -> None:
         """A row of terms at their places, ``fill`` at all others, and c. Left out if the formats cannot hold it."""
         ix = self.interface
-        places = dict.fromkeys(range(ix.k), fill) | dict(terms) if fill else dict(terms)
+        if ix.scale and fill:  # it has other codes in each block
+            terms, fill = dict.fromkeys(range(ix.k), fill) | dict(terms), None
         try:
-            shifts = self._shifts(places)
-            codes = {
-                k: self._factors(t, shifts.get(k // ix.scale_block, 0) if ix.scale else 0)
-                for k, t in places.items() if t
-            }  # fmt: skip
+            shifts = self._shifts(terms) if ix.scale else {}
+            codes = {k: self._factors(t, shifts[k // ix.scale_block] if ix.scale else 0) for k, t in terms.items()}
             scales = {s: tuple(code_of(1, e, ix.scale) for e in (n // 2, n - n // 2)) for s, n in shifts.items()}
-            self.add_codes(key, codes, code_of(Fraction(c), 0, ix.c), scales)
+            rest = self._factors(fill, 0) if fill else (0, 0)
+            self.add_codes(key, codes, code_of(Fraction(c), 0, ix.c), scales, rest)
         except UnreachableError:
             return
 
     def add_codes(
         self, key: Any, products: Mapping[int, tuple[int, int]], c: int,
-        scales: Mapping[int, tuple[int, ...]] | None = None,
+        scales: Mapping[int, tuple[int, ...]] | None = None, rest: tuple[int, int] = (0, 0),
     ) -> None:  # fmt: skip
-        """A row of codes: (a, b) at some places, zeros elsewhere; scales (a, b) of some blocks, 1 elsewhere."""
+        """A row of codes: (a, b) at some places, ``rest`` elsewhere; scales (a, b) of some blocks, 1 elsewhere."""
         ix = self.interface
-        a, b = (np.zeros(ix.k, code_dtype(f)) for f in ix.words[:2])
-        for k, (x, y) in products.items():
-            a[k], b[k] = x, y
-        row = [a, b, np.asarray(c, code_dtype(ix.words[2]))]
-        if ix.scale:
-            both = np.full((2, ix.k // ix.scale_block), code_of(1, 0, ix.scale), np.uint8)
-            for s, pair in (scales or {}).items():
-                both[:, s] = pair
-            row += list(both)
+        first = len(self.keys) * ix.k
         self.keys.append(key)
-        self._rows.append(tuple(row))
+        self._rest.append(rest)
+        self._at += [first + k for k in products]
+        self._codes += products.values()
+        self._c.append(c)
+        if ix.scale:
+            one = code_of(1, 0, ix.scale)
+            self._scales.append([(scales or {}).get(s, (one, one)) for s in range(ix.k // ix.scale_block)])
 
     def arrays(self) -> list[npt.NDArray[Any]]:
         """a (n, K), b (n, K), c (n,) and the scales (n, K / block)."""
-        return [np.stack(column) for column in zip(*self._rows, strict=True)]
+        ix, found = self.interface, []
+        at = np.array(self._at, np.intp)
+        rest, codes = (np.array(x, np.uint64).reshape(-1, 2).T for x in (self._rest, self._codes))
+        for i, format in enumerate(ix.words[:2]):
+            array = np.repeat(rest[i].astype(code_dtype(format)), ix.k)
+            array[at] = codes[i]
+            found.append(array.reshape(-1, ix.k))
+        found.append(np.array(self._c, code_dtype(ix.words[2])))
+        if ix.scale:
+            found.extend(np.array(self._scales, np.uint8).transpose(2, 0, 1))
+        return found
 
-    def _shifts(self, places: Mapping[int, Term | None]) -> dict[int, int]:
-        """The exponent that a block's two scales carry, for each block that needs one."""
+    def _shifts(self, terms: Mapping[int, Term]) -> dict[int, int]:
+        """The exponent that a block's two scales carry, for each block that has terms."""
         ix = self.interface
-        if not ix.scale:
-            return {}
         blocks: dict[int, list[int]] = {}
-        for k, term in places.items():
-            if term and term.at is None:
-                blocks.setdefault(k // ix.scale_block, []).append(term.exponent)
+        for k, term in terms.items():
+            blocks.setdefault(k // ix.scale_block, []).extend([term.exponent] * (term.at is None))
         scale = TYPES[ix.scale]
         least = scale.emin - scale.fraction_bits * scale.zero
-        wanted = {s: min(es) if max(es) - min(es) <= ix.highest else max(es) - ix.highest for s, es in blocks.items()}
+        wanted = {
+            s: (min(es) if max(es) - min(es) <= ix.highest else max(es) - ix.highest) if es else 0
+            for s, es in blocks.items()
+        }
         return {s: max(min(n, 2 * scale.emax), 2 * least) for s, n in wanted.items()}
 
     def _factors(self, term: Term, shift: int) -> tuple[int, int]:

@@ -24,10 +24,10 @@ LOST = (1, -1, Fraction(3, 2), Fraction(-3, 2))  # halves and three quarters of 
 
 @dataclass(frozen=True)
 class Probe:
-    """name; a question for people; ``craft(batch)`` adds the rows."""
+    """name; what it is about, in words; ``craft(batch)`` adds the rows."""
 
     name: str
-    question: str
+    about: str
     craft: Callable[[Batch], None]
 
 
@@ -38,7 +38,7 @@ class Sums(NamedTuple):
     arrays: tuple[npt.NDArray[Any], ...]
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=16)
 def sums_for(interface: Interface) -> dict[str, Sums]:
     """All that is asked of a unit with such operands; probes that these cannot express are left out."""
     found = {}
@@ -126,8 +126,11 @@ def small_products(batch: Batch) -> None:
             least = ix.least("d") - (count & -count).bit_length()  # the sum of all is a result
             for e in range(big.exponent - 8, max(big.exponent - 64, least), -1):
                 for v in LOST if name == "big" else (1,):
-                    terms = {k: Term(e, v, tiny=bool(ix.scale)) for k in rest} | {0: big, partner: -big}
-                    batch.add((name, partner, v, e), terms)
+                    small, terms = Term(e, v, tiny=bool(ix.scale)), {0: big, partner: -big}
+                    if apart:
+                        batch.add((name, partner, v, e), dict.fromkeys(rest, small) | terms)
+                    else:
+                        batch.add((name, partner, v, e), terms, fill=small)
 
 
 def places(batch: Batch) -> None:
@@ -304,20 +307,20 @@ def scales(batch: Batch) -> None:
 
 
 PROBES = (
-    Probe("masks", "M, -M and ones: which terms meet where?", masks),
-    Probe("counting", "2 and 1 beside 2^n - 1: do they arrive at once, or which one first?", counting),
-    Probe("together", "Are two terms added before they are cut?", together),
-    Probe("small c", "How small a c counts beside a large product?", small_c),
-    Probe("small products", "How small a product counts beside a large one?", small_products),
-    Probe("places", "Is a tiny product treated alike at every place?", places),
-    Probe("large c", "Are products cut beside a large c?", large_c),
-    Probe("tiny", "How small a product counts where all are tiny?", tiny),
-    Probe("roundings", "How is the sum rounded to the result?", roundings),
-    Probe("twice", "Is an FP16 result rounded once?", twice),
-    Probe("overflow", "What follows the largest number?", overflow),
-    Probe("subnormals", "Are subnormal numbers kept?", subnormals),
-    Probe("zeros", "Which sign has a zero?", zeros),
-    Probe("specials", "Which code is NaN, and do infinities count?", specials),
-    Probe("bits read", "How many bits of an FP32 word are read?", bits_read),
-    Probe("scales", "What do the block scales do?", scales),
-)  # fmt: skip
+    Probe("masks", "which terms meet where", masks),
+    Probe("counting", "which terms meet where", counting),
+    Probe("together", "terms added before they are cut", together),
+    Probe("small c", "a small c beside large products", small_c),
+    Probe("small products", "small products beside large ones", small_products),
+    Probe("places", "one tiny term, at each place", places),
+    Probe("large c", "products beside a large c", large_c),
+    Probe("tiny", "sums of tiny products", tiny),
+    Probe("roundings", "rounding to the result", roundings),
+    Probe("twice", "rounding twice", twice),
+    Probe("overflow", "overflow", overflow),
+    Probe("subnormals", "subnormal numbers", subnormals),
+    Probe("zeros", "signs of zeros", zeros),
+    Probe("specials", "NaN and infinities", specials),
+    Probe("bits read", "low bits of FP32 words", bits_read),
+    Probe("scales", "block scales", scales),
+)

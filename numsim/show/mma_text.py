@@ -30,7 +30,8 @@ def explanation(e: MmaExplanation) -> list[Line]:
         lines.append([Span(f"  {_path(unit)}", "faint")])
     for part in mma_rows.parts(e):
         lines += [[Span("")], *([[Span(f"  {part}")]] if isinstance(part, str) else _panel(part))]
-    lines += [[Span("")], [Span(f"  result {hex_code(e.code, e.format)}: {OUTPUTS[unit.output]}", "faint")]]
+    output = OUTPUTS[unit.output if e.blocks[-1].link.where else "rne-fp32"]  # c, added last, is rounded to nearest
+    lines += [[Span("")], [Span(f"  result {hex_code(e.code, e.format)}: {output}", "faint")]]
     lines += [[Span(f"  {said}")] for said in mma_words.verdict(e)]
     lines += [[Span(f"  note: {note_text(note)}")] for note in e.notes]
     if key := _key(e, plain(lines)):
@@ -47,11 +48,8 @@ def _path(unit: Unit) -> str:
 
 def _key(e: MmaExplanation, drawn: str) -> str:
     """The signs that are in the card."""
-    ends = (
-        "right of it bits are cut off"
-        if any(x.sum for x in e.blocks)
-        else f"the result's last place ({e.format.title})"
-    )
+    window = any(p.edge is not None for p in mma_rows.panels(e))
+    ends = "right of it bits are cut off" if window else f"the result's last place ({e.format.title})"
     signs = {"+.": ". before a term's first bit", "|": f"| {ends}", ">": "> more bits", "  acc ": "acc: the sum so far"}
     used = [meaning for sign, meaning in signs.items() if sign in drawn]
     return f"key: {'; '.join(used)}" if used else ""

@@ -118,9 +118,9 @@ class Block:
 
     @property
     def idle(self) -> bool:
-        """Whether no product came, and what was there stayed as it was: a block of padding."""
-        new = any(x.products for x in self.items) or any(x.name != "acc" for x in self.causes)
-        return not (new or self.cut or self.rounded)
+        """Whether nothing came, and what was there stayed as it was: a block of padding."""
+        new = [x.name for x in self.items if x.products or not self.link.where] + [x.name for x in self.causes]
+        return not (set(new) - {"acc"} or self.cut or self.rounded)
 
 
 @dataclass(frozen=True)

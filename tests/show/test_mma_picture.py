@@ -108,6 +108,8 @@ def test_only_the_worst_blocks_are_drawn() -> None:
     assert any("4 blocks not drawn: none loses more than 2⁻²³" in t for t in texts)
 
 
+AS_FP16 = "mma.m16n8k32.f32.e4m3.e4m3.f32"  # each instruction adds c last: a block without products
+TWICE = [0.5] * 60
 LOSSLESS = ([2**-12] * 100, [2**-12] * 100, 1)  # 14 blocks of A100, the last without a product
 
 
@@ -115,10 +117,13 @@ LOSSLESS = ([2**-12] * 100, [2**-12] * 100, 1)  # 14 blocks of A100, the last wi
     (*LOSSLESS, "a100", ["blocks 2 to 14, not shown: none loses anything, 1 has only zeros"]),
     ([1], [2], 0, "mi250x", ["blocks 2 to 4: only zeros"]),
     ([1], [2], 0, "a100", ["block 2: only zeros"]),
+    ([1] * 60, [1] * 60, 1, "l40s", ["blocks 2 to 8, not shown: none loses anything"]),
+    (TWICE, TWICE, 0.7, "h100", ["blocks 1 to 2, not shown: none loses anything",
+                                 "blocks 3 to 4, not shown: none loses anything"]),
     ([float("inf")] * 24, [1] * 24, 0, "v100", ["blocks 5 to 6, not shown: NaN or infinity stays"]),
 ])  # fmt: skip
 def test_the_count_of_blocks_adds_up(a: list, b: list, c: float, chip: str, said: list[str]) -> None:
-    e = explain_mma(a, b, c, chip=chip)
+    e = explain_mma(a, b, c, chip=chip, instruction=AS_FP16 if a is TWICE else None)
     parts = mma_rows.parts(e)
     assert [p for p in parts if isinstance(p, str)] == said
     assert all(line in str(e).replace("\n ", "") and line in mma_html.explanation(e) for line in said)

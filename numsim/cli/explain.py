@@ -29,8 +29,7 @@ def add(subparsers: Any) -> None:
         "explain",
         description="Round every operand to the format, then compute every operation exactly and round it once. With "
         "--chip: add a sum of products as one tensor core does, and show which bits are cut off. Such a sum is written "
-        "with a*b for a product, 31 x a*b for 31 of the same (1024 products at most), and at most one lone number, c, "
-        "to which they are added.",
+        "with a*b for a product, 31 x a*b for 31 of the same (1024 in all at most), and at most one lone number, c.",
         examples=[
             "numsim explain 0.1 --format bf16",
             'numsim explain "2048 + 1" --format fp16',

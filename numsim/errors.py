@@ -4,6 +4,8 @@ Every message shows what was passed, what is allowed, and a call that works. Eac
 error that a caller would expect, so ``except ValueError`` keeps working.
 """
 
+from collections.abc import Iterable
+
 
 def short(x: object) -> str:
     """A value as an error message shows it: its repr on one line, cut where it is long."""
@@ -38,3 +40,10 @@ class RecordError(InputError):
 
 class UnavailableError(NumsimError, RuntimeError):
     """Something that cannot run here; the message says what is missing."""
+
+
+def check_choice(name: str, value: object, allowed: Iterable[str], example: str = "") -> None:
+    """Refuse an option that is not one of the allowed words."""
+    if not isinstance(value, str) or value not in allowed:  # (an array, compared with a word, has no truth)
+        hint = f" Example: {example}" if example else ""
+        raise InputError(f"{name}={short(value)}: allowed are {', '.join(allowed)}.{hint}")

@@ -17,7 +17,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from numsim.errors import InputError, UnavailableError, short
+from numsim.errors import UnavailableError, check_choice
 from numsim.formats import FP32, FP64, Format
 
 _LIMIT = 60_000  # roundings that the reference does in the time that numba takes to start
@@ -36,8 +36,7 @@ def force(which: Literal["reference", "kernel"]) -> Iterator[None]:
     ...     numsim.round_to(0.1, "bf16")
     np.float64(0.10009765625)
     """
-    if which not in ("reference", "kernel"):
-        raise InputError(f"force({short(which)}): allowed are 'reference' and 'kernel'.")
+    check_choice("which", which, ("reference", "kernel"))
     if which == "kernel" and (why := why_not()):
         raise UnavailableError(f"kernels cannot run here: {why}")
     token = _forced.set(which)

@@ -276,8 +276,11 @@ def loops(u: Any, i: Any, width: int, fraction_bits: int) -> SimpleNamespace:
 
     @part
     def integer_word(n):
-        """An integer below 2^F as a float: one exact subtraction, which no flush-to-zero mode touches."""
-        return as_bits(as_float(u(n | INTEGERS)) - as_float(INTEGERS))
+        """An integer below 2^F as a float: one exact subtraction, which no flush-to-zero mode touches.
+
+        Its sign is cut off: in a process that rounds down, x - x is -0.
+        """
+        return u(as_bits(as_float(u(n | INTEGERS)) - as_float(INTEGERS)) & u(SIGN - u(1)))
 
     @part
     def locate(a, p):

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from numsim.accumulate import ORDERS
 from numsim.codes import check_codes
-from numsim.errors import InputError
+from numsim.errors import InputError, check_choice, short
 from numsim.formats import Format, get_format
 from numsim.random import check_seed
 from numsim.rounding import Policy
@@ -82,17 +82,16 @@ class Question:
             raise InputError(f"{self.operation} takes {count} arrays, each with a format.")
         if unknown := set(self.options) - set(_DEFAULTS):
             raise InputError(f"unknown options {sorted(unknown)}: known are {', '.join(_DEFAULTS)}.")
-        if self.order not in ORDERS:
-            raise InputError(f"order={self.order!r}: allowed are {', '.join(ORDERS)}.")
+        check_choice("order", self.order, ORDERS)
         _ = self.policy  # refuses unknown modes
         if self.order == "pairwise" and self.operation == "cumsum":
             raise InputError("order='pairwise' has no running sum. Example: order='sequential'")
-        if self.product not in (None, "exact"):
+        if self.product is not None and not (isinstance(self.product, str) and self.product == "exact"):
             get_format(self.product)
         if self.seed is not None:
             check_seed(self.seed)
         if self.sr_bits is not None and (type(self.sr_bits) is not int or not 1 <= self.sr_bits <= 32):
-            raise InputError(f"sr_bits={self.sr_bits!r}: the number of random bits is 1 to 32. Example: sr_bits=8")
+            raise InputError(f"sr_bits={short(self.sr_bits)}: the number of random bits is 1 to 32. Example: sr_bits=8")
         arrays = tuple(check_codes(a, f) for a, f in zip(self.arrays, self.inputs, strict=True))
         if self.operation == MMA:
             self._check_mma()
@@ -212,9 +211,14 @@ class Question:
 
 def ask(operation: str, inputs: Sequence[Any], output: Any, arrays: Sequence[Any], **options: Any) -> Question:
     """A ``Question`` from names and arrays: what experiments write."""
-    for key in ("product",):
-        if options.get(key) not in (None, "exact"):
-            options[key] = get_format(options[key]).name
+    product = options.get("product")
+    if product is not None and not (isinstance(product, str) and product == "exact"):
+        options["product"] = get_format(product).name
+    if not isinstance(operation, str) or not all(isinstance(x, (list, tuple)) for x in (inputs, arrays)):
+        example = 'Example: ask("add", ["fp16", "fp16"], "fp16", [x, y])'
+        raise InputError(
+            f"operation {short(operation)}, inputs {short(inputs)}: a word and two lists are needed. {example}"
+        )
     # copies: a question is frozen, its arrays must not change behind its back
     try:
         arrays = tuple(np.array(a) for a in arrays)

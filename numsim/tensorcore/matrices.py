@@ -28,11 +28,12 @@ import numpy.typing as npt
 from numsim.arithmetic import compute
 from numsim.array import Array
 from numsim.codes import Codes, code_dtype
-from numsim.errors import InputError, short
+from numsim.errors import InputError, check_choice, short
 from numsim.formats import FP32, TF32, Format, get_format
 from numsim.rounding import Overflow, Policy, Rounding, convert, encode
 from numsim.tensorcore.models import IN_WORDS, TYPES, Model
 from numsim.tensorcore.products import check_threads, model_of, operand_codes, scale_codes, twin, warn_of
+from numsim.values import is_whole
 
 Tf32 = Literal["truncate", "nearest-away", "nearest-even"]
 Words = npt.NDArray[Any]
@@ -145,28 +146,30 @@ def _parts(
     d = TYPES[model.d]
     tiles = k // model.k
     bounds = [tiles * i // split_k * model.k for i in range(split_k + 1)]
-    totals = []
-    for part, (first, end) in enumerate(pairwise(bounds)):
-        c = start if part == 0 else np.zeros_like(start)
-        if promote is None:
-            total = chain(first, end, c)
-        else:
-            total = convert(c, TYPES[model.c], FP32, Policy())
-            for at in range(first, end, promote):
-                piece = chain(at, min(at + promote, end), np.zeros_like(c))
-                total = _plus(total, convert(piece, d, FP32, Policy()))
-        totals.append(total)
     own = d if promote is None else FP32
+
+    def part(first: int, end: int) -> Words:
+        c = start if first == 0 else np.zeros_like(start)
+        if promote is None:
+            return chain(first, end, c)  # type: ignore[no-any-return]
+        total = convert(c, TYPES[model.c], FP32, Policy())
+        for at in range(first, end, promote):
+            piece = chain(at, min(at + promote, end), np.zeros_like(c))
+            total = _plus(total, convert(piece, d, FP32, Policy()))
+        return total
+
     if split_k == 1:
-        return totals[0], own
-    totals = [convert(convert(t, own, partials, Policy()), partials, FP32, Policy()) for t in totals]
-    while len(totals) > 1:
-        if combine == "serial":
-            totals = [_plus(totals[0], totals[1]), *totals[2:]]
-        else:
-            pairs = [_plus(x, y) for x, y in zip(totals[::2], totals[1::2], strict=False)]
-            totals = pairs + totals[len(pairs) * 2 :]
-    return totals[0], FP32
+        return part(0, k), own
+    sums: list[tuple[int, Words]] = []  # how many times added, and the sum: as few are kept as the order allows
+    for first, end in pairwise(bounds):
+        times, total = 0, convert(convert(part(first, end), own, partials, Policy()), partials, FP32, Policy())
+        while sums and (combine == "serial" or sums[-1][0] == times):
+            times, total = times + 1, _plus(sums.pop()[1], total)
+        sums.append((times, total))
+    total = sums.pop()[1]
+    while sums:
+        total = _plus(sums.pop()[1], total)
+    return total, FP32
 
 
 def _plus(x: Words, y: Words) -> Words:
@@ -310,18 +313,16 @@ def _check_options(
 ) -> None:  # fmt: skip
     if k == 0:
         raise InputError(f"K is 0: there is nothing to multiply. {model} takes any K from 1 on.")
-    if tf32 not in ("truncate", "nearest-away", "nearest-even"):
-        raise InputError(f"tf32={short(tf32)}: allowed are truncate, nearest-away, nearest-even.")
+    check_choice("tf32", tf32, ("truncate", "nearest-away", "nearest-even"))
     if tf32 != "truncate" and model.a not in IN_WORDS:
         raise InputError(f"tf32={short(tf32)}: {model} takes no TF32 operands.")
-    if promote is not None and (type(promote) is not int or promote < 1 or promote % model.k):
+    if promote is not None and (not is_whole(promote) or promote < 1 or promote % model.k):
         raise InputError(f"promote={short(promote)}: a multiple of the instruction's K = {model.k} is needed. "
                          f"Example: promote={max(128, model.k)}")  # fmt: skip
     tiles = -(-k // model.k)
-    if type(split_k) is not int or not 1 <= split_k <= tiles:
+    if not is_whole(split_k) or not 1 <= split_k <= tiles:
         raise InputError(f"split_k={short(split_k)}: 1 to {tiles} parts, for K = {k} is {tiles} instructions long.")
-    if combine not in ("serial", "pairwise"):
-        raise InputError(f"combine={short(combine)}: allowed are serial, pairwise.")
+    check_choice("combine", combine, ("serial", "pairwise"))
     if (split_k > 1 or promote is not None or alpha is not None or beta is not None) and model.d == "f64":
         raise InputError("split_k, promote, alpha and beta compute in FP32: not with FP64 results.")
     if beta is not None and c is None:

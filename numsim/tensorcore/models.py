@@ -155,17 +155,24 @@ class Model:
 
     def _rules(self) -> Iterator[tuple[bool, str]]:
         """What makes a record a unit that can be computed; looked at in this order."""
+        for name, kind in (("chip", str), ("instruction", str), ("unit", Unit), ("evidence", Evidence), ("scale", str)):
+            yield isinstance(getattr(self, name), kind), f"{name}={short(getattr(self, name))}: no {kind.__name__}"
         types, unit, path = (self.a, self.b, self.c, self.d), self.unit, self.unit.path
         whole = all(type(x) is int for x in (self.k, self.scale_block)) and 1 <= self.k <= 4096
         yield whole, f"k={short(self.k)}, scale_block={short(self.scale_block)}: whole numbers, K from 1 to 4096"
         for x in (*types, *([self.scale] if self.scale != "" else [])):
             yield isinstance(x, str) and x in TYPES, f"type {short(x)}: known are {', '.join(TYPES)}"
+        numbers = all(TYPES[x].signed and TYPES[x].zero for x in types)
+        yield numbers, f"a={self.a}, b={self.b}, c={self.c}, d={self.d}: block scales are no operands"
         made = {"rne-fp16": "f16", "rne-fp64": "f64"}.get(unit.output, "f32")
         yield self.d == made, f"d={short(self.d)}: the output rule {unit.output} makes {made}"
         wider = path == "block" and (self.c, self.d) == ("f16", "f32")
         yield self.c == self.d or wider, f"c={short(self.c)}: c has d's type, or is f16 for f32 on the path block"
         scales = {"block": ("", "ue8m0"), "groups": ("ue8m0", "ue4m3")}.get(path, ("",))
-        yield self.scale in scales, f"scale={short(self.scale)}: the path {path} takes {', '.join(scales) or 'none'}"
+        yield (
+            self.scale in scales,
+            f"scale={short(self.scale)}: the path {path} takes {', '.join(filter(None, scales)) or 'none'}",
+        )
         block = self.scale_block
         fits = block > 0 and self.k % block == 0 if self.scale else block == 0
         yield fits, f"scale_block={block}: with scales a divisor of K = {self.k}, without them 0"

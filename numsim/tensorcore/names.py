@@ -83,7 +83,7 @@ def get_model(chip: Any, instruction: Any = None) -> Model:
     'mma.m16n8k16.f32.bf16.bf16.f32'
     """
     if isinstance(chip, Model):
-        if instruction is not None and instruction != chip.instruction:
+        if instruction is not None and (not isinstance(instruction, str) or instruction != chip.instruction):
             raise InputError(f"instruction={short(instruction)}: the Model names its own, {chip.instruction}.")
         return chip
     name = chip_name(chip)

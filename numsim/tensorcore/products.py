@@ -13,10 +13,12 @@ from numsim import kernels
 from numsim.array import Array
 from numsim.codes import Codes, check_codes, code_dtype
 from numsim.errors import InputError, short
-from numsim.formats import TF32, UE4M3
+from numsim.formats import E4M3, TF32, UE4M3
 from numsim.tensorcore.block import dot
+from numsim.tensorcore.chips import ROWS
 from numsim.tensorcore.models import IN_WORDS, TYPES, Model, word_format
 from numsim.tensorcore.names import default_model, get_model
+from numsim.values import is_whole
 
 _EXAMPLE = "Example: numsim.tensorcore.mma(a, b, c, chip='h200', instruction='mma.m16n8k16.f32.f16.f16.f32')"
 
@@ -35,7 +37,8 @@ def warn_of(model: Model) -> None:
     if evidence.level != "validated" and key not in _warned:
         _warned.add(key)
         note = f" ({evidence.note})" if evidence.note else ""
-        text = f"{model} is {evidence.level}{note}: numsim chips {model.chip} names the sources."
+        more = f": numsim chips {model.chip} names the sources" if model.chip in ROWS else ""
+        text = f"{model} is {evidence.level}{note}{more}."
         warnings.warn(text, EvidenceWarning, stacklevel=3)
 
 
@@ -139,6 +142,8 @@ def chained(
 ) -> npt.NDArray[Any]:
     """Dot products (..., K) of a K that is any multiple of the instruction's, chained; shapes broadcast."""
     shape, k = common_shape(a, b, c, scale_a, scale_b), a.shape[-1]
+    if k % model.k:
+        raise InputError(f"K = {k}: {model} takes multiples of {model.k}.")
     count = math.prod(shape)
     if scale_a is None and a.ndim > 2 and a.shape[-2] == 1 and b.ndim > 1 and b.size == b.shape[-2] * k:
         rows, columns = a.reshape(-1, k), b.reshape(-1, k)  # each a with each b: a matrix product
@@ -209,15 +214,17 @@ def scale_codes(x: Any, model: Model, what: str) -> Codes | None:
             raise InputError(f"{what} is missing: {model} takes a {model.scale} scale for every {model.scale_block} "
                              f"elements of K. Example: {what}=np.full((..., {model.k // model.scale_block}), "
                              f"{'127' if model.scale == 'ue8m0' else '0x38'}, np.uint8) is 1.0")  # fmt: skip
-        raise InputError(f"{what}: {model} takes no block scales. numsim chips {model.chip} lists those that do.")
+        raise InputError(f"{what}: {model} takes no block scales. Example: chip='b200' has instructions that do.")
     if x is None:
         return None
     if TYPES[model.scale] == UE4M3 and not isinstance(x, Array):
-        x = np.asarray(x)
-        x = x & 0x7F if x.dtype == np.uint8 else x  # the sign bit is ignored
+        try:
+            x = check_codes(x, E4M3) & np.uint8(0x7F)  # the sign bit is ignored
+        except InputError as error:
+            raise InputError(f"{what} (ue4m3): {error}") from None
     return operand_codes(x, model.scale, what)
 
 
 def check_threads(threads: Any) -> None:
-    if threads is not None and (type(threads) is not int or not 1 <= threads <= 1024):
+    if threads is not None and (not is_whole(threads) or not 1 <= threads <= 1024):
         raise InputError(f"threads={short(threads)}: 1 to 1024, or None for all cores. Example: threads=2")

@@ -2,6 +2,7 @@
 
 import tracemalloc
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,7 +10,8 @@ import pytest
 import numsim
 from numsim.errors import NumsimError
 from numsim.kernels import tensorcore as kernels
-from numsim.tensorcore import Model, Unit, matmul, mma, products
+from numsim.machines import ask
+from numsim.tensorcore import Model, Unit, get_model, matmul, mma, products
 
 F16 = "mma.m16n8k16.f32.f16.f16.f32"
 FP8 = "wgmma.m64n256k32.f32.e4m3.e4m3"
@@ -117,7 +119,7 @@ MMA = [
     ({"instruction": 16}, "instruction=16", "which one of h200?", "Example"),
     ({"instruction": "fast"}, "instruction 'fast'", "not understood", "Example"),
     # scales
-    ({"scale_a": u8(1)}, "scale_a", "takes no block scales", "numsim chips h200"),
+    ({"scale_a": u8(1)}, "scale_a", "takes no block scales", "Example: chip='b200'"),
     ({"scale_b": u8(1)}, "scale_b", "takes no block scales"),
     # threads
     *[({"threads": x}, f"threads={x!r}", "1 to 1024, or None", "Example") for x in (0, -1, 2000, True, 1.0, "2", [1])],
@@ -318,3 +320,28 @@ def test_a_refused_call_does_not_warn(monkeypatch):
         refused(lambda: mma(u8(32), u8(32), 0, chip="b200", instruction=MX, scale_a=u8(2), scale_b=u8(1)))
         refused(lambda: mma(u8(2, 32), u8(3, 32), 0, chip="b200", instruction=MX, scale_a=u8(1), scale_b=u8(1)))
     assert not products._warned
+
+
+# --- found by attack --------------------------------------------------------------------------------------------------
+TWO = np.array([1, 2])
+Q = {"operation": "mma", "inputs": ["fp16"] * 3, "output": "fp32", "arrays": []}
+WORDS = [
+    lambda: matmul(**{**GOOD, "tf32": TWO}), lambda: matmul(**{**GOOD, "combine": TWO}),
+    lambda: get_model(get_model("h200", F16), TWO), lambda: replace(get_model("h200", F16), scale=TWO),
+    lambda: replace(get_model("h200", F16), unit=None), lambda: replace(get_model("h200", F16), evidence=None),
+    lambda: replace(get_model("h200", F16), chip=[]), lambda: replace(get_model("h200", F16), a="ue8m0"),
+    lambda: replace(get_model("h200", F16), b="ue4m3"), lambda: ask(**{**Q, "inputs": None}),
+    lambda: ask(**{**Q, "arrays": None}), lambda: ask(**{**Q, "operation": []}), lambda: ask(**Q, order=TWO),
+    lambda: ask(**Q, product=TWO), lambda: kernels_force(TWO),
+    lambda: products.chained(u16(5), u16(5), u32(), get_model("h200", F16), None, None),
+]  # fmt: skip
+
+
+def kernels_force(which):
+    with numsim.kernels.force(which):
+        pass
+
+
+@pytest.mark.parametrize("n", range(len(WORDS)))
+def test_arrays_and_none_in_place_of_words(n):
+    refused(WORDS[n])

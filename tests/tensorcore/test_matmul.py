@@ -5,6 +5,7 @@ and float16 and from ml_dtypes. Results are compared as codes.
 """
 
 import warnings
+from dataclasses import replace
 from itertools import pairwise
 
 import ml_dtypes
@@ -13,7 +14,7 @@ import pytest
 
 import numsim
 from numsim.errors import InputError
-from numsim.tensorcore import EvidenceWarning, block, get_model, matmul
+from numsim.tensorcore import Evidence, EvidenceWarning, block, get_model, matmul, mma
 from numsim.tensorcore.models import TYPES, word_format
 
 F16 = "mma.m16n8k16.f32.f16.f16.f32"
@@ -523,3 +524,41 @@ def test_evidence_is_said_once(rng, monkeypatch):
         matmul(x, x.T, chip="h200")  # validated
     assert [w.category for w in caught] == [EvidenceWarning]
     assert "numsim chips rtx4090" in str(caught[0].message) and caught[0].filename.endswith("test_matmul.py")
+
+
+# --- what may hold codes and options ----------------------------------------------------------------------------------
+def test_scales_with_a_sign_bit_and_in_lists():
+    """A UE4M3 scale's sign bit is ignored, whatever holds the code."""
+    a, one = np.full(64, 2, np.uint8), np.full(4, 0x38, np.uint8)  # ones
+
+    def product(scales):
+        return int(mma(a, a, np.uint32(0), chip="b200", instruction=NV, scale_a=scales, scale_b=one))
+
+    for scales in (one, [0x38] * 4, [0xB8] * 4, np.full(4, 0xB8, np.uint16), np.full(4, 0xB8, ">u4")):
+        assert product(scales) == 0x42800000
+
+
+def test_options_that_numpy_made(rng):
+    a, b = draw(rng, "f16", (4, 64)), draw(rng, "f16", (64, 3))
+    d = matmul(a, b, chip="h200", instruction=F16, promote=np.int64(16), split_k=np.int32(2), threads=np.uint8(1))
+    assert d.tolist() == matmul(a, b, chip="h200", instruction=F16, promote=16, split_k=2, threads=1).tolist()
+
+
+def test_a_warning_names_only_chips_that_are_listed():
+    own = replace(get_model("h200", F16), chip="mine", evidence=Evidence("unverified"))
+    with pytest.warns(EvidenceWarning) as caught:
+        mma(np.zeros(16, np.uint16), np.zeros(16, np.uint16), np.uint32(0), chip=own)
+    assert "numsim chips" not in str(caught[0].message)
+
+
+def test_split_k_keeps_few_partial_results(rng):
+    """Pairwise sums of any number of parts: the tree of neighbours, level by level."""
+    a, b = draw(rng, "f16", (2, 16 * 23)), draw(rng, "f16", (16 * 23, 3))
+    for parts in range(2, 24):
+        bounds = [23 * i // parts * 16 for i in range(parts + 1)]
+        level = [words(matmul(a[:, x:y], b[x:y], chip="h200", instruction=F16)) for x, y in pairwise(bounds)]
+        while len(level) > 1:
+            pairs = [x + y for x, y in zip(level[::2], level[1::2], strict=False)]
+            level = pairs + level[2 * len(pairs) :]
+        d = matmul(a, b, chip="h200", instruction=F16, split_k=parts, combine="pairwise")
+        assert np.array_equal(words(d), level[0]), parts

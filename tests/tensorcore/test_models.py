@@ -267,7 +267,7 @@ def test_records_that_are_none(chip, instruction, change):
 
 
 def test_zeros_within_an_instruction_of_cdna2_keep_their_sign():
-    """The sum of a block, flushed to -0, meets products that underflow to -0; c of the next instruction loses its sign."""
+    """A block sum flushed to -0 meets products that underflow to -0; c of the next instruction loses its sign."""
     m = get_model("mi250x", "mfma.f32_16x16x8bf16")
     a = np.array([[0xBF81] + [0x8080] * 7], np.uint16)  # -1.0078125, then -2^-126
     b = np.full((1, 8), 0x0080, np.uint16)  # 2^-126

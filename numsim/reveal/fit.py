@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -17,10 +17,11 @@ from numsim.machines.question import MMA
 from numsim.machines.recorded import Record
 from numsim.reveal.operands import Interface
 from numsim.reveal.probes import sums_for
-from numsim.tensorcore.models import TYPES, Model, word_format
+from numsim.tensorcore.models import TYPES, Level, Model, word_format
 from numsim.tensorcore.names import list_chips, list_models
 from numsim.tensorcore.products import chained
 
+LEVELS = get_args(Level)  # the surest first
 Arrays = Sequence[npt.NDArray[Any]]  # a, b, c and the scales
 
 
@@ -57,6 +58,23 @@ def names_of(models: Sequence[Model]) -> str:
     for instruction, on in chips.items():
         together.setdefault(", ".join(on), []).append(instruction)
     return "; ".join(f"{on}: {', '.join(instructions)}" for on, instructions in together.items())
+
+
+def evidence_of(models: Sequence[Model]) -> list[str]:
+    """Records in short, with how sure they are: a line for the instructions of the same chips.
+
+    >>> from numsim.tensorcore import get_model
+    >>> evidence_of([get_model(c, "mma.m8n8k4.f32.f16.f16.f32") for c in ("v100", "t4")])
+    ['mma.m8n8k4.f32.f16.f16.f32: validated on v100; unverified on t4']
+    """
+    sure: dict[str, dict[str, list[str]]] = {}
+    for m in models:
+        sure.setdefault(m.instruction, {}).setdefault(m.evidence.level, []).append(m.chip)
+    together: dict[str, list[str]] = {}
+    for instruction, levels in sure.items():
+        known = "; ".join(f"{level} on {', '.join(levels[level])}" for level in LEVELS if level in levels)
+        together.setdefault(known, []).append(instruction)
+    return [f"{', '.join(instructions)}: {known}" for known, instructions in together.items()]
 
 
 def candidates(words: Sequence[Format], d: Format, k: int, scale_block: int) -> list[tuple[Model, ...]]:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+
 from numsim.experiments.experiment import Table
 from numsim.reveal import Elimination, Fit, Revelation
-from numsim.reveal.fit import names_of, unseen
+from numsim.reveal.fit import evidence_of, unseen
+from numsim.reveal.probes import PROBES
+from numsim.show.chips import generation
 from numsim.show.report import table_lines, wrapped
 from numsim.show.text import Line, Span
 
@@ -13,7 +18,9 @@ QUESTION = (
     "computes like this?"
 )
 _INDENT = 18
-_MOST = 4  # differing records that are told of
+_MOST = 4  # kinds of differences that are told of
+_NEAR = 0.1  # of the answers: what differs in more is no near miss
+_ABOUT = {probe.name: probe.about for probe in PROBES}
 
 
 def question_lines() -> list[Line]:
@@ -32,27 +39,56 @@ def lines(found: Revelation, *, seen: bool = False) -> list[Line]:
 
 
 def _fit_lines(found: Revelation) -> list[Line]:
-    if not found.fits:
-        near = [_difference(f, "answers") for f in found.nearest]
-        none = "no record of a chip gives these answers" if near else "no record of a chip takes such operands"
-        text = wrapped(none, "fits", "strong")
-        for sentence in near:
-            text += wrapped(sentence, "nearest" if sentence is near[0] else "")
-        return text
-    text = wrapped(names_of(found.models), "fits", "strong")
-    if len(found.models) > 1:
-        hidden = list(unseen(found.fits))
+    if found.fits:
         why = "one unit, as far as these operands show: these records cannot be told apart"
-        if hidden:
-            why = f"they differ in {' and '.join(hidden)}, which no sum of these operands shows"
-        text += wrapped(why)
+        return _fitting(found.fits, "fits", why, "which no sum of these operands shows")
+    if not found.nearest:
+        return wrapped("no record of a chip takes such operands", "fits", "strong")
+    text = wrapped("no record of a chip gives these answers", "fits", "strong")
+    near = [f for f in found.nearest if f.total <= _NEAR * f.asked]
+    if not near:
+        text += wrapped(f"nor comes near: at least {found.nearest[0].total} of {found.asked} answers differ")
+    for n, fit in enumerate(near):
+        text += wrapped(_difference(fit), "" if n else "nearest")
     return text
 
 
-def _difference(fit: Fit, what: str) -> str:
-    where = sorted(fit.differs.items(), key=lambda d: -d[1])
-    shown = ", ".join(f"{name} {n}" for name, n in where[:_MOST]) + ", ..." * (len(where) > _MOST)
-    return f"{fit} differ{'s' * (len(fit.models) == 1)} in {fit.total} of {fit.asked} {what}: {shown}"
+def _fitting(fits: Sequence[Fit], label: str, alike: str, hidden: str) -> list[Line]:
+    """Records that give all answers, how sure each is, and what tells them apart or does not."""
+    models = [m for f in fits for m in f.models]
+    text: list[Line] = []
+    for known in evidence_of(models):
+        text += wrapped(known, "" if text else label, "strong")
+    if differ := list(unseen(fits)):
+        text += wrapped(f"they differ in {' and '.join(differ)}, {hidden}")
+    elif len(models) > 1 and alike:
+        text += wrapped(alike)
+    made: dict[str, list[str]] = {}
+    for chip in dict.fromkeys(m.chip for m in models):
+        made.setdefault(generation(chip), []).append(chip)
+    if len(made) > 1:
+        told = ", ".join(f"{name} ({_listed(chips)})" for name, chips in made.items())
+        text += wrapped(f"chips of several generations: {told}")
+    notes: dict[str, list[str]] = {}
+    for m in models:
+        if m.evidence.level == "unverified" and m.evidence.note:
+            notes.setdefault(m.evidence.note, []).append(m.chip)
+    for note, chips in notes.items():
+        text += wrapped(f"{_listed(chips)} unverified: {note}", "", "faint")
+    return text
+
+
+def _listed(chips: Sequence[str]) -> str:
+    return ", ".join(dict.fromkeys(chips))
+
+
+def _difference(fit: Fit) -> str:
+    counts: Counter[str] = Counter()
+    for name, n in fit.differs.items():
+        counts[_ABOUT[name]] += n
+    where = counts.most_common()
+    shown = ", ".join(f"{about} ({n})" for about, n in where[:_MOST]) + ", ..." * (len(where) > _MOST)
+    return f"{fit} differ{'s' * (len(fit.models) == 1)} in {fit.total} of {fit.asked} answers: {shown}"
 
 
 def elimination_lines(found: list[Elimination]) -> list[Line]:
@@ -63,10 +99,8 @@ def elimination_lines(found: list[Elimination]) -> list[Line]:
         good = [f for f in e.fits if not f.total]
         bad = [f for f in e.fits if f.total]
         if good:
-            text += wrapped(f"all {e.answers} answers are those of {names_of([m for f in good for m in f.models])}",
-                            "fits", "strong")  # fmt: skip
-            if hidden := list(unseen(good)):
-                text += wrapped(f"they differ in {' and '.join(hidden)}: these sums do not show it")
+            text += wrapped(f"all {e.answers} answers are those of", "fits")
+            text += _fitting(good, "", "", "which these sums do not show")
         else:
             text += wrapped("no record of a chip gives all these answers", "fits", "strong")
         if bad:

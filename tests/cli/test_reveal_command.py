@@ -34,7 +34,7 @@ def test_a_chip(capsys):
     assert out.index("question") < out.index("unit") < out.index("fraction bits") < out.index("fits")
     text = flat(out)
     assert "block 32 products are added at once" in text and "fraction bits 13 bits below" in text
-    assert f"fits h100, h200: {WGMMA}" in text and "cannot be told apart" in text
+    assert f"fits {WGMMA}: validated on h100, h200 one unit" in text and "cannot be told apart" in text
     assert "does not)" not in text
     seen = flat(call(capsys, "--chip", "h200", "--instruction", WGMMA, "--seen", "--plain")[1])
     assert "(2^16 - 2^16 + v: v = 2^3 comes out, half of it does not)" in seen
@@ -46,12 +46,23 @@ def test_by_format(capsys):
     assert code == 0 and data["machine"] == "emulated, mma.m16n8k16.f16.f16.f16.f16 on a100"
     values = {f["name"]: f["value"] for f in data["findings"]}
     assert values["floor"] == -20 and values["output"] == "nearest-even, 10 bits" and values["fraction bits"] == 24
-    assert {"chip": "t4", "instruction": "mma.m16n8k8.f16.f16.f16.f16"} in data["fits"][0]["models"]
+    record = {"chip": "t4", "instruction": "mma.m16n8k8.f16.f16.f16.f16", "evidence": "single-source"}
+    assert record in data["fits"][0]["models"]
+
+
+def test_how_sure_the_records_are(capsys):
+    text = flat(call(capsys, "--chip", "v100")[1])
+    assert "fits mma.m8n8k4.f32.f16.f16.f32: validated on v100; unverified on t4 one unit" in text
+    assert "chips of several generations: Volta (v100), Turing (t4)" in text
+    assert "t4 unverified: two versions of one source disagree: F = 23 or 24" in text
+    text = flat(call(capsys, "--chip", "mi100", "--instruction", "mfma.f32_16x16x8bf16")[1])
+    assert "single-source on mi100" in text and "generations" not in text and "unverified" not in text
 
 
 def test_a_library_fits_no_chip(capsys):
     code, out, _ = call(capsys, "--machine", "numpy", "--format", "fp32")
-    assert code == 0 and "no record of a chip gives these answers" in flat(out) and "nearest" in out
+    assert code == 0 and "no record of a chip gives these answers nor comes near: at least " in flat(out)
+    assert "nearest" not in out and json.loads(call(capsys, "--machine", "numpy", "--json")[1])["nearest"]
     assert all(len(line) <= 80 for line in out.splitlines())
 
 

@@ -117,4 +117,5 @@ def test_the_nearest_is_told():
     assert not r.fits and r.nearest[0].total > 0
     text = " ".join(str(r).split())
     assert "no record of a chip gives these answers" in text
-    assert f"{r.nearest[0]} differ in {r.nearest[0].total} of {r.asked} answers" in text
+    assert f"{r.nearest[0]} differ in {r.nearest[0].total} of {r.asked} answers: " in text
+    assert "small products beside large ones (" in text and 10 * r.nearest[0].total <= r.asked

@@ -12,6 +12,7 @@ import os
 import sys
 import tempfile
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -108,13 +109,24 @@ def tidy(notebook: Any) -> Any:
             told = "".join(o.text for o in cell.outputs if o.get("name") == "stderr").splitlines()
             if strange := [line for line in told if not line.startswith("numsim: compiling kernels")]:
                 raise AssertionError(f"cell {cell.id} warns: {strange}")
-            cell.outputs = [o for o in cell.outputs if o.get("name") != "stderr"]
+            cell.outputs = _joined(o for o in cell.outputs if o.get("name") != "stderr")
             for output in cell.outputs:
                 if "execution_count" in output:
                     output.execution_count = count
                 if "metadata" in output:
                     output.metadata = nbformat.from_dict({})
     return notebook
+
+
+def _joined(outputs: Iterable[Any]) -> list[Any]:
+    """Text that was printed in pieces, which ones depends on the moment, in one piece."""
+    found: list[Any] = []
+    for output in outputs:
+        if found and output.output_type == found[-1].output_type == "stream":
+            found[-1].text += output.text
+        else:
+            found.append(output)
+    return found
 
 
 def main() -> None:

@@ -62,7 +62,7 @@ def test_how_sure_the_records_are(capsys):
 def test_a_library_fits_no_chip(capsys):
     code, out, _ = call(capsys, "--machine", "numpy", "--format", "fp32")
     assert code == 0 and "no record of a chip gives these answers nor comes near: at least " in flat(out)
-    assert "nearest" not in out and json.loads(call(capsys, "--machine", "numpy", "--json")[1])["nearest"]
+    assert "\nnearest" not in out and json.loads(call(capsys, "--machine", "numpy", "--json")[1])["nearest"]
     assert all(len(line) <= 80 for line in out.splitlines())
 
 

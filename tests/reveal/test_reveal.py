@@ -164,10 +164,8 @@ def test_elimination(tmp_path):
     mine = mma(*record.answers[0][0].arrays, chip="a100", instruction=F16["instruction"])
     assert a100.total == np.count_nonzero(mine != record.answers[0][1].codes) > 0
     text = plain(elimination_lines([e]))
-    assert f"all 300 answers are those of {F16['instruction']}: validated on h100, h200, b200;" in " ".join(
-        text.split()
-    )
-    assert f"{a100.total} of 300" in text
+    told = f"all 300 answers are those of {F16['instruction']}: validated on h100, h200, b200;"
+    assert told in " ".join(text.split()) and f"{a100.total} of 300" in text
     assert all(len(line) <= 80 for line in text.splitlines())
     assert json.loads(json.dumps(e.to_dict()))["records"][0]["differs"] == 0
 

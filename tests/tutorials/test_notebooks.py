@@ -55,7 +55,7 @@ KEY_NUMBERS = {
         "a-tf32": ["It is 1024.0.", "nearest-away  1025", "truncate: off by -0.06"],
         "probe": ["1 + 15 * 2^-22"],
         "a-bits": ["It is 23."],
-        "c-reveal": ["4 products are added at once", "v100, t4: mma.m8n8k4", "the secret: mma", " on v100\nfound"],
+        "c-reveal": ["4 products are added at once", "on v100; unverified on t4", "the secret: mma", " on v100\nfound"],
         "a-real": ["It is (0.0, -0.5, -0.75).", "mi250x      fp16       0     0.0  same  papers", "recorded results"],
         "c-evidence": ["b200  tcgen05.m128n256k32.kind::f8f6f4.f32.e4m3.e4m3: single-source", "only c = 0 is recorded"],
     },

@@ -40,7 +40,11 @@ _NOT_MODELLED = {
 }
 _BOTH = "what a library's kernel chooses: the instruction, split-K (options of numsim.tensorcore.matmul)"
 
-NAMES = "A and B stand for the types. Of a shape only K matters: any M and N is understood, and PTX's full spelling."
+_NAMES = {
+    "nvidia": "A and B stand for the types. Of a shape only K matters: any M and N is understood, and PTX's full "
+    "spelling.",
+    "amd": "Of a shape only K matters: any M and N is understood, and the assembler's spelling, v_mfma_...",
+}
 
 
 # --- what the records say ---------------------------------------------------------------------------------------------
@@ -221,8 +225,16 @@ def _cdna3_steps(m: Model, length: int, cut: str) -> list[str]:
 
 
 def not_modelled(chip: str) -> str:
-    maker = "amd" if chip.startswith("mi") else "nvidia"
-    return f"Not modelled: {_NOT_MODELLED[maker]}; {_BOTH}."
+    return f"Not modelled: {_NOT_MODELLED[_maker(chip)]}; {_BOTH}."
+
+
+def names(chip: str) -> str:
+    """How the names on a card are meant."""
+    return _NAMES[_maker(chip)]
+
+
+def _maker(chip: str) -> str:
+    return "amd" if chip.startswith("mi") else "nvidia"
 
 
 def typical(chip: str, *types: str) -> Model | None:

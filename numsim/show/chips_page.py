@@ -68,14 +68,14 @@ def _table() -> str:
 
 def _chip(chip: str) -> str:
     models = list_models(chip)
-    kinds: dict[tuple[str, int], Model] = {}  # those that cut as many bits look alike
+    kinds: dict[str | int, Model] = {}  # drawn ones that cut as many bits look alike
     for m in models:
         if m.unit.path != "fma":
-            kinds.setdefault(("", m.unit.fraction_bits) if m.unit.path in _DRAWN else (m.unit.path, m.unit.length), m)
+            kinds.setdefault(m.unit.fraction_bits if m.unit.path in _DRAWN else m.unit.path, m)
     blocks = [f"<p>{_code(m.instruction)}</p>{scheme(m) or _steps(m)}" for m in kinds.values()]
     parts = [f"<p>{escape(chips.summary(models))}.</p>", "<h2>One block</h2>", *blocks]
     cards = "\n".join(map(_card, chips.groups(chip)))
-    parts += [f'<h2>Instructions</h2>\n<div class="cards">\n{cards}\n</div>', _paragraphs([chips.NAMES]),
+    parts += [f'<h2>Instructions</h2>\n<div class="cards">\n{cards}\n</div>', _paragraphs([chips.names(chip)]),
               "<h2>Words</h2>", _terms(chips.legend(models)), _sources(models)]  # fmt: skip
     recorded = any(m.evidence.recordings for m in models)
     return "\n".join([*parts, _paragraphs([*[chips.RECORDINGS] * recorded, chips.not_modelled(chip)])])

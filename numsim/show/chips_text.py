@@ -45,7 +45,7 @@ def card(chip: str) -> list[Line]:
         lines += _filled(chips.RECORDINGS)
     lines += _filled(chips.not_modelled(chip))
     more = f"All about one instruction: numsim chips {chip} {models[0].instruction}"
-    return [*lines, [Span("")], *_filled(chips.NAMES, style="faint"), [Span(more, "faint")]]
+    return [*lines, [Span("")], *_filled(chips.names(chip), style="faint"), [Span(more, "faint")]]
 
 
 def _group(group: Group) -> list[Line]:

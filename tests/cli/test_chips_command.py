@@ -135,6 +135,7 @@ def test_one_instruction(capsys: pytest.CaptureFixture[str]) -> None:
     assert "a multiple of 2^(E-25)" in text and "0x7fffffff" in text and "recorded: H200 fp16 -> fp32" in text
     assert "Computed alike on h100, b200, rtx5090, rtxpro6000." in text
     full = "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32"
+    assert shown(capsys, "mi300x", "v_mfma_f32_16x16x32_fp8_fp8")[0] == "mfma.f32_16x16x32_fp8_fp8"
     assert shown(capsys, "NVIDIA H200", full) == shown(capsys, "h200", "--instruction", full) == lines
 
 
@@ -269,6 +270,8 @@ def test_the_other_pages(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> 
     assert text.count("<tr>") == 1 + len(list_chips()) and "rtxpro6000" in parsed.words
     text, parsed = page(capsys, tmp_path / "one.html", "h200", H200)
     assert text.count("<svg") == 1 and "at least -133" in parsed.words
+    text, parsed = page(capsys, tmp_path / "amd.html", "mi300x")
+    assert text.count("<ol>") == 2 and "a c whose exponent is below E - 25 is dropped" in parsed.words
     text, parsed = page(capsys, tmp_path / "fma.html", "h200", "mma.m16n8k16.f64.f64.f64.f64")
     assert "<svg" not in text and "one fused multiply-add after another" in parsed.words
 

@@ -69,7 +69,7 @@ def run(
             tuple((r.name, *_survivors(r.other)) for r in rows),
         ),
         Table(
-            f"The smallest 2^-p of which {terms} products change c = 1 (>: the format's least)",
+            f"The smallest 2^-p of which {terms} products change c = 1 (<=: products end there)",
             ("chip", *(f.title for f in chosen)),
             tuple((title(c), *(found[f] for f in chosen)) for c, found in limits.items()),
         ),
@@ -140,7 +140,7 @@ def _limit(session: Session, chip: str, format: Format, terms: int) -> str | Non
     if (sums := _products(session, model, format, powers, terms, 0)) is None:
         return None
     seen = [p for p, code in zip(powers, sums.tolist(), strict=True) if code != ONE]
-    return None if not seen else f"{'>' * (seen[-1] == last)}2^-{seen[-1]}"
+    return None if not seen else f"{'<=' * (seen[-1] == last)}2^-{seen[-1]}"
 
 
 # --- numbers and words ------------------------------------------------------------------------------------------------
@@ -192,7 +192,7 @@ def _findings(rows: Sequence[Row], limits: dict[str, dict[Format, str | None]], 
     for name in ("fp16", "e4m3"):
         groups = _groups({title(c): x for c, found_ in limits.items() if (x := found_.get(get_format(name)))})
         if groups:
-            parts = [f"{x.removeprefix('>')} on {listed(names)}{' and perhaps smaller' * (x[0] == '>')}"
+            parts = [f"{x.removeprefix('<=')} on {listed(names)}{' and perhaps smaller' * (x[0] == '<')}"
                      for x, names in groups.items()]  # fmt: skip
             found.append(f"In {get_format(name).title}, the smallest product that still counts is {'; '.join(parts)}.")
     return found

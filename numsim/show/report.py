@@ -87,7 +87,7 @@ def _widths(columns: Sequence[str], cells: Sequence[Sequence[str]], width: int) 
 def question_lines(e: Experiment, *, choices: bool = True) -> list[Line]:
     """The question, before any result; its choices with letters, or else in one line."""
     lines: list[Line] = [[Span(e.name, "strong")], *wrapped(e.question, "question", "strong")]
-    if choices:
+    if choices or any("," in choice for choice in e.choices):
         for letter, choice in zip(LETTERS, e.choices, strict=False):
             lines += wrapped(f"{letter}) {choice}", "", indent=_LABEL)
     elif e.choices:
@@ -128,7 +128,8 @@ def verdict_table(rows: Sequence[tuple[str, Verdict]]) -> list[Line]:
         counts = (v.compared, v.differ) if v.compared else (None, None)
         again = not v.compared and (v.against, v.text) in told
         told.add((v.against, v.text))
-        cells.append((name, v.machine, v.against, *counts, "skipped, as above" if again else v.text))
+        against = v.against + "*" * bool(v.compared and v.skipped)
+        cells.append((name, v.machine, against, *counts, "skipped, as above" if again else v.text))
     return table_lines(Table("", ("experiment", "machine", "against", "compared", "differ", "verdict"), tuple(cells)))
 
 
@@ -163,7 +164,9 @@ def verdict_notes(rows: Sequence[tuple[str, Verdict]], *, full: bool = False) ->
             lines += [[], [Span(f"UNEXPLAINED in {name}, {v.machine} against {v.against}:", "strong")]]
             lines += [line for d in v.shown if not d.reason for line in wrapped(str(d), indent=2)]
         if full and v.compared and v.skipped:
-            lines += wrapped(f"not compared: {skipped(v)}.", "note", indent=6)
+            lines += wrapped(f"* not compared: {skipped(v)}.", "note", indent=6)
+    if not full and any(v.compared and v.skipped for _, v in rows):
+        lines += wrapped("* not everything: what the other machine cannot do, numsim run NAME tells", "note", indent=6)
     return lines
 
 

@@ -58,13 +58,13 @@ def test_the_smallest_that_counts() -> None:
     limits = lecture("kept-bits")[1].series["limits"]
     assert limits["H100"] == {"FP16": "2^-25", "BF16": "2^-25", "TF32": "2^-25", "E5M2": "2^-13", "E4M3": "2^-13"}
     assert limits["B200"]["E5M2"] == "2^-25"
-    assert limits["B200"]["E4M3"] == ">2^-18"  # E4M3's least number is 2^-9: smaller products cannot be made
+    assert limits["B200"]["E4M3"] == "<=2^-18"  # E4M3's least number is 2^-9: smaller products cannot be made
     assert limits["V100"] == {"FP16": "2^-23", "BF16": None, "TF32": None, "E5M2": None, "E4M3": None}
 
 
 def test_small_formats_have_few_powers() -> None:
     result = run("kept-bits", chips=["rtx5090"], formats=["e2m1", "e2m3"])
-    assert result.series["limits"] == {"RTX 5090": {"E2M1": ">2^-2", "E2M3": ">2^-6"}}
+    assert result.series["limits"] == {"RTX 5090": {"E2M1": "<=2^-2", "E2M3": "<=2^-6"}}
 
 
 def test_evidence_is_named() -> None:

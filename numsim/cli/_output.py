@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +76,18 @@ def colour(plain: bool) -> bool | None:
     return False if plain else None
 
 
+def check_out(out: str, name: str, endings: Iterable[str], *, more: str = "") -> Path:
+    """The path that ``--out`` names: a folder, or a file with one of the endings; raises ``InputError`` for others."""
+    path, known = files.check_path(out), list(endings)
+    suffix = path.suffix.lower().removeprefix(".")
+    if suffix and suffix not in known and not path.is_dir() and not out.endswith(("/", os.sep)):
+        raise InputError(
+            f"--out {short(out)}: {name} writes {' '.join(f'.{x}' for x in known)}{more}, not .{suffix}; a folder of "
+            f"that name ends in /. Example: --out {name}.{known[0]}"
+        )
+    return path
+
+
 def write_out(out: str, name: str, contents: Mapping[str, str], *, more: str = "") -> list[Path]:
     """Write what ``--out`` asks for; each file whole or not at all.
 
@@ -85,17 +97,11 @@ def write_out(out: str, name: str, contents: Mapping[str, str], *, more: str = "
     Returns the paths written. Raises ``InputError`` where that cannot be, and for any other ending: it would be a
     folder's, and nobody means that.
     """
-    path = files.check_path(out)
+    path = check_out(out, name, contents, more=more)
     suffix = path.suffix.lower().removeprefix(".")
     if suffix in contents and not path.is_dir():
         chosen = {path: contents[suffix]}
     else:
-        if suffix and not path.is_dir() and not out.endswith(("/", os.sep)):
-            endings = " ".join(f".{x}" for x in contents)
-            raise InputError(
-                f"--out {short(out)}: {name} writes {endings}{more}, not .{suffix}; a folder of that name ends in /. "
-                f"Example: --out {name}.{next(iter(contents))}"
-            )
         folder = files.make_folder(path)
         chosen = {folder / f"{name}.{suffix}": text for suffix, text in contents.items()}
     for file, text in chosen.items():

@@ -48,6 +48,7 @@ def add(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.machine == "emulated" and args.chip is None:
         raise InputError("the emulator multiplies like a chip: which one? Example: numsim reveal --chip h200")
+    _check_out(args)
     machine = get_machine(args.machine)
     if isinstance(machine, Recorded) and not _holds_probes(machine, args):
         return _eliminate(machine, args)
@@ -67,6 +68,17 @@ def run(args: argparse.Namespace) -> int:
         lines = [*show.question_lines(), [], *show.lines(found, seen=args.seen)]
         text.write(lines, sys.stdout, colour=_output.colour(args.plain))
     return FINE
+
+
+def _check_out(args: argparse.Namespace) -> None:
+    """What cannot be written is refused before seconds of work."""
+    if args.out is not None:
+        path = files.check_path(args.out)
+        recording = path.suffix.lower() == ".npz"
+        if recording and path.exists() and not args.force:
+            raise InputError(f"{files.show(path)} exists: --force replaces it, or choose another name.")
+        if not recording:
+            _output.check_out(args.out, "reveal", ("txt", "json"), more=" .npz")
 
 
 def _holds_probes(machine: Recorded, args: argparse.Namespace) -> bool:

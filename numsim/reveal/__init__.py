@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from numsim.codes import check_codes
-from numsim.errors import InputError, UnavailableError, short
+from numsim.errors import InputError, NumsimError, UnavailableError, short
 from numsim.formats import get_format
 from numsim.machines import get_machine
 from numsim.machines.question import MMA, Answer, Question, ask
@@ -102,6 +102,8 @@ def reveal(
     (8, 24, ['t4', 'a100'])
     """
     who = get_machine(machine) if isinstance(machine, str) else machine
+    if not all(hasattr(who, name) for name in ("name", "can", "answer")):
+        raise InputError(f"machine={short(machine)}: a machine's name is needed. {_EXAMPLE}")
     if isinstance(chip, Model) and instruction is None:
         if who.name != "emulated":
             raise InputError(f"chip={short(chip)}: only the emulator computes like a Model of your own. {_EXAMPLE}")
@@ -146,12 +148,15 @@ def reveal_unit(
     """
     if type(k) is not int or not 4 <= k <= 256:
         raise InputError(f"k={short(k)}: a whole number from 4 to 256 is needed (chain smaller instructions).")
-    if bool(scale) != bool(scale_block) or (scale_block and k % scale_block):
+    if not callable(unit):
+        raise InputError(f"unit={short(unit)}: a function of codes a, b, c is needed. {_EXAMPLE}")
+    whole = isinstance(scale, str) and type(scale_block) is int and scale_block >= 0
+    if not whole or bool(scale) != bool(scale_block) or (scale_block and k % scale_block):
         raise InputError(f"scale={short(scale)}, scale_block={short(scale_block)}: both, and k a multiple, or neither.")
     d = type_of(d_type, "d_type")
     c = d if c_type is None else type_of(c_type, "c_type")
     interface = Interface(type_of(a_type, "a_type"), type_of(b_type, "b_type"), c, d, k, scale, scale_block)
-    return _reveal("a unit", interface, lambda arrays: unit(*arrays))
+    return _reveal("a unit", interface, lambda arrays: unit(*(x.copy() for x in arrays)))
 
 
 def _reveal(name: str, ix: Interface, answered: Callable[[Sequence[Codes]], Any], answers: Any = ()) -> Revelation:
@@ -159,7 +164,12 @@ def _reveal(name: str, ix: Interface, answered: Callable[[Sequence[Codes]], Any]
     d = TYPES[ix.d]
     codes: dict[str, Codes] = {}
     for probe, sums in sums_for(ix).items():
-        found = np.asarray(answered(sums.arrays))
+        try:
+            found = np.asarray(answered(sums.arrays))
+        except ValueError as error:
+            if isinstance(error, NumsimError):
+                raise
+            raise InputError(f"the unit returned no array of codes, or failed: {short(str(error))}.") from error
         if found.shape != (len(sums.keys),) or found.dtype.kind != "u":
             raise InputError(f"the unit returned {found.dtype}{list(found.shape)} for {len(sums.keys)} sums: an "
                              f"unsigned code of {d} for each is needed.")  # fmt: skip

@@ -48,8 +48,9 @@ class Interface:
 
     @classmethod
     def of(cls, model: Model) -> Interface:
-        """That of a record. Instructions of less than 4 products are chained up to 4."""
-        return cls(model.a, model.b, model.c, model.d, max(model.k, 4), model.scale, model.scale_block)
+        """That of a record. Instructions of less than 4 products are chained, up to 4 and more."""
+        k = model.k * -(-4 // model.k)
+        return cls(model.a, model.b, model.c, model.d, k, model.scale, model.scale_block)
 
     @cached_property
     def words(self) -> tuple[Format, ...]:
@@ -192,6 +193,8 @@ class Batch:
         found.append(np.array(self._c, code_dtype(ix.words[2])))
         if ix.scale:
             found.extend(np.array(self._scales, np.uint8).transpose(2, 0, 1))
+        for kept in found:
+            kept.flags.writeable = False  # and asked again
         return found
 
     def _shifts(self, terms: Mapping[int, Term]) -> dict[int, int]:

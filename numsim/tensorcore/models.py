@@ -41,7 +41,7 @@ PATHS: dict[str, str] = {
     "exact": "L products and c are added exactly and rounded once",
     "pairwise": "products and sums of neighbours are rounded one by one; subnormal numbers are flushed",
     "cdna3": "L products are cut to F bits and added; the sum and c are then aligned with rounding down",
-    "cdna3-fp8": "as cdna3, the products with even and with odd index apart",
+    "cdna3-fp8": "as cdna3, the products with even and with odd index apart; a c far below is dropped",
 }
 OUTPUTS: dict[str, str] = {
     "rz-fp32": "truncated to FP32; from 2^128 on infinity",

@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pytest
 
+from numsim import kernels
 from numsim.errors import InputError, UnavailableError
 from numsim.machines import ask, find_machine, get_machine
 from numsim.machines.question import Answer
@@ -16,7 +17,7 @@ from numsim.reveal.probes import sums_for
 from numsim.reveal.reading import Reading
 from numsim.show.reveal import elimination_lines
 from numsim.show.text import plain
-from numsim.tensorcore import mma
+from numsim.tensorcore import Model, Unit, mma
 from tests.tensorcore.recordings import RECORDINGS, needed
 
 F16 = {"chip": "h200", "instruction": "mma.m16n8k16.f32.f16.f16.f32"}
@@ -218,3 +219,34 @@ def test_as_a_dictionary():
     data = reveal("emulated", "tf32", chip="a100").to_dict()
     assert tuple(data) == KEYS and json.loads(json.dumps(data)) == data
     assert {"name": "floor", "value": -132} in [{k: f[k] for k in ("name", "value")} for f in data["findings"]]
+
+
+# --- found by attack --------------------------------------------------------------------------------------------------
+def test_a_unit_that_writes_into_its_operands_spoils_nothing():
+    def unit(a, b, c):
+        d = mma(a, b, c, **F16)
+        a[:] = 0
+        return d
+
+    assert reveal_unit(unit, "f16", "f16", "f32", 16)["block"].value == 16
+    found = reveal("emulated", **F16)
+    assert found["block"].value == 16 and found.fits
+
+
+@pytest.mark.parametrize("which", ["reference", "kernel"])
+def test_an_instruction_of_three_products(which):
+    """Chained, so that no probe asks for a part of it."""
+    with kernels.force(which):
+        found = reveal("emulated", chip=Model("m", "i", 3, "f16", "f16", "f32", "f32", Unit("block", 3, 25, -133)))
+    assert (found["block"].value, found["fraction bits"].value) == (3, 25)
+
+
+@pytest.mark.parametrize("call", [
+    lambda: reveal(None), lambda: reveal(5), lambda: reveal_unit(None, "f16", "f16", "f32", 16),
+    lambda: reveal_unit(lambda a, b, c: [[1], [1, 2]], "f16", "f16", "f32", 16),
+    lambda: reveal_unit(min, "f16", "f16", "f32", 16, scale_block=None),
+    lambda: reveal_unit(min, "f16", "f16", "f32", 16, scale=[]),
+])  # fmt: skip
+def test_what_is_no_unit(call):
+    with pytest.raises(InputError):
+        call()

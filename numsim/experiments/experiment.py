@@ -58,8 +58,9 @@ class Result:
 class Experiment:
     """A question with parameters.
 
-    ``run(session, **parameters)`` returns a ``Result``; ``draw(result, style)`` returns a list of (file stem,
-    matplotlib figure, alt text) and is imported only when pictures are made.
+    ``run(session, **parameters)`` checks all parameters before its first question, and returns a ``Result``;
+    ``draw(result, style)`` returns a list of (file stem, matplotlib figure, alt text) and is imported only when
+    pictures are made.
     """
 
     name: str

@@ -82,7 +82,8 @@ def matmul(
     promote : restart the chain every so many elements of K and add its results up in FP32 (DeepSeek-V3: 128).
     split_k, partials, combine : parts of K; where there are several, the format of their results, and the order in
         which those are added.
-    alpha, beta : numbers of the epilogue, rounded to FP32: fma(alpha, result, beta * C); None: 1, and no C.
+    alpha, beta : numbers of the epilogue, rounded to FP32: fma(alpha, result, beta * C); None: 1, and no C. With a
+        beta of 0, C is not read, as in BLAS: no NaN comes from it.
     output, overflow : format of the result, and what becomes of numbers beyond it; None: d's format.
     threads : how many; None for all cores. The result does not depend on it.
 
@@ -182,7 +183,7 @@ def _epilogue(
     """Step 4; alpha and beta are FP32 codes, c counts with beta only."""
     if alpha is not None or beta is not None:
         y, format, plus = convert(y, format, FP32, Policy()), FP32, np.zeros((), np.uint32)
-        if beta is not None and c is not None:
+        if beta is not None and c is not None and int(beta) & 0x7FFFFFFF:  # times 0, C is not read, as in BLAS
             plus = compute("mul", [beta, c], [FP32, FP32], FP32, Policy())
         factor = np.asarray(encode(1, FP32)) if alpha is None else alpha
         y = compute("fma", [factor, y, plus], [FP32, FP32, FP32], FP32, Policy())
@@ -304,6 +305,8 @@ def _factor(x: Any, name: str) -> Words | None:
         raise InputError(f"{name}: {error}") from None
     if code.ndim or isinstance(x, (bool, str)):
         raise InputError(f"{name}={short(x)}: one number is needed. Example: {name}=0.5")
+    if int(code) & 0x7F800000 == 0x7F800000:
+        raise InputError(f"{name}={short(x)}: a finite FP32 number is needed. Example: {name}=0.5")
     return code
 
 

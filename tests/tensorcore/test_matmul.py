@@ -402,7 +402,7 @@ def test_alpha_and_beta(alpha, beta, rng):
     start = c if beta is None else np.zeros_like(c)
     y = words(chain(a, b, start, model))
     if options:
-        plus = np.float32(beta) * words(c) if beta is not None else np.zeros(c.shape, np.float32)
+        plus = np.float32(beta) * words(c) if beta else np.zeros(c.shape, np.float32)
         with np.errstate(all="ignore"):
             y = fma(1 if alpha is None else alpha, y, plus)
     assert np.array_equal(d, codes_of(y))
@@ -562,3 +562,17 @@ def test_split_k_keeps_few_partial_results(rng):
             level = pairs + level[2 * len(pairs) :]
         d = matmul(a, b, chip="h200", instruction=F16, split_k=parts, combine="pairwise")
         assert np.array_equal(words(d), level[0]), parts
+
+
+def test_beta_of_zero_does_not_read_c(rng):
+    a, b = draw(rng, "f16", (3, 32)), draw(rng, "f16", (32, 4))
+    plain = matmul(a, b, chip="h200", instruction=F16)
+    for beta in (0.0, -0.0):
+        got = matmul(a, b, np.full((3, 4), 0x7FC00000, np.uint32), chip="h200", instruction=F16, beta=beta)
+        assert got.tolist() == plain.tolist()
+
+
+@pytest.mark.parametrize("factor", [1e60, float("inf"), float("nan")])
+def test_factors_are_finite(factor, rng):
+    with pytest.raises(InputError, match="alpha=.*finite"):
+        matmul(draw(rng, "f16", (3, 32)), draw(rng, "f16", (32, 4)), chip="h200", instruction=F16, alpha=factor)

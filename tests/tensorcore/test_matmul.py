@@ -574,5 +574,5 @@ def test_beta_of_zero_does_not_read_c(rng):
 
 @pytest.mark.parametrize("factor", [1e60, float("inf"), float("nan")])
 def test_factors_are_finite(factor, rng):
-    with pytest.raises(InputError, match="alpha=.*finite"):
+    with pytest.raises(InputError, match=r"alpha=.*finite"):
         matmul(draw(rng, "f16", (3, 32)), draw(rng, "f16", (32, 4)), chip="h200", instruction=F16, alpha=factor)

@@ -271,7 +271,7 @@ def test_zeros_within_an_instruction_of_cdna2_keep_their_sign():
     m = get_model("mi250x", "mfma.f32_16x16x8bf16")
     a = np.array([[0xBF81] + [0x8080] * 7], np.uint16)  # -1.0078125, then -2^-126
     b = np.full((1, 8), 0x0080, np.uint16)  # 2^-126
-    for engine in ("reference", "kernel"):
+    for engine in ("reference", "kernel")[: 1 + (kernels.why_not() is None)]:
         with kernels.force(engine):
             assert mma(a, b, np.uint32(0x00800000), chip=m).tolist() == [0x80000000]
             assert mma(a[:, 1:2].repeat(8, axis=1), b, np.uint32(0x80000000), chip=m).tolist() == [0]

@@ -88,7 +88,8 @@ def get_model(chip: Any, instruction: Any = None) -> Model:
         return chip
     name = chip_name(chip)
     if not isinstance(instruction, str):
-        raise InputError(f"instruction={short(instruction)}: which one of {name}? Known are: {_some(name)}. {_EXAMPLE}")
+        told = f"which one of {name}? Codes do not say what they stand for. There are: {_some(name)}"
+        raise InputError(f"instruction={short(instruction)}: {told}. {_EXAMPLE}")
     key = _parse(instruction)
     if model := _find(name, key):
         return model
@@ -167,5 +168,10 @@ def _unknown(chip: str, text: str, key: Key) -> str:
 
 
 def _some(chip: str) -> str:
-    names = [m.instruction for m in models(chip)]
-    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+    """The instruction that each type of operands has by default."""
+    first: dict[str, str] = {}
+    for m in models(chip):
+        if m.a == m.b:
+            first.setdefault(m.a, m.instruction)
+    rest = len(models(chip)) - len(first)
+    return ", ".join(first.values()) + (f" and {rest} more" if rest else "")

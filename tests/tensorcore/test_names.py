@@ -149,7 +149,7 @@ def test_1k():
         ("b200", "mma.m16n8k64.kind::mxf4.scale_vec::0X.f32.e2m1.e2m1.f32.ue8m0", "'scale_vec::0x' is unknown"),
         ("b200", "mma.m16n8k64.block" + "9" * 5000, "is unknown or not modelled"),
         ("h200", "mma.m16n8k\u0661\u0666.f32.f16.f16.f32", "is unknown"),  # Arabic digits
-        ("h200", None, "which one of h200? Known are: mma.m16n8k16.f32.f16.f16.f32"),
+        ("h200", None, "There are: mma.m16n8k16.f32.f16.f16.f32, mma.m16n8k16.f32.bf16"),
         ("h200", 16, "which one of h200?"),
         ("h200", ["mma"], "which one of h200?"),
         ("h200", b"mma.m16n8k16.f32.f16.f16.f32", "which one of h200?"),

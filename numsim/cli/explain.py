@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import sys
 import tempfile
@@ -131,6 +132,7 @@ def _write_chip(args: argparse.Namespace, e: MmaExplanation) -> None:
     from numsim.show import mma_html
 
     def draw(stem: Path) -> list[Path]:
+        os.environ["MPLBACKEND"] = "agg"  # a backend that is not there would keep matplotlib from loading
         from numsim.show import mma_picture, style
 
         figure = mma_picture.draw(e, style=args.style or "page", theme=args.theme or "light")

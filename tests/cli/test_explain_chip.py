@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -154,3 +155,9 @@ def test_warnings_of_others_stay_as_they_are() -> None:
             "before = warnings.showwarning; cli.main([]); assert warnings.showwarning is before")  # fmt: skip
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert "UserWarning: mine" in done.stderr
+
+
+def test_a_backend_that_is_not_there_draws_all_the_same(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "numsim", "explain", "1*1", "--chip", "h100", "--out", str(tmp_path / "x.svg")]
+    done = subprocess.run(command, env={**os.environ, "MPLBACKEND": "bogus"}, capture_output=True, timeout=120)
+    assert done.returncode == 0 and (tmp_path / "x.svg").read_bytes().startswith(b"<?xml")

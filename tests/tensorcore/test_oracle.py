@@ -5,11 +5,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import numsim
 from numsim import kernels
 from numsim.codes import code_dtype
-from numsim.tensorcore import list_chips, list_models
+from numsim.tensorcore import get_model, list_chips, list_models
 from numsim.tensorcore.block import dot
 from numsim.tensorcore.models import PATHS, TYPES, word_format
+from numsim.tensorcore.products import chained
 from tests.tensorcore import oracle
 
 COMMON = settings(deadline=None, derandomize=True, max_examples=200, print_blob=False, database=None)
@@ -86,3 +88,31 @@ def test_any(case):
     assert dot(a, b, c, model, sa, sb) == expected
     fast = kernel_dots(model, [(a, b, c, sa, sb)])
     assert fast is None or fast == [expected]
+
+
+# --- widths of CDNA3 that no field of a record holds: each vector turns on one bit ------------------------------------
+F16, FP8 = "mfma.f32_16x16x16_f16", "mfma.f32_16x16x32_fp8_fp8"
+WIDTHS = [  # instruction, (a, b) of one product, c, code of the result by the rule
+    (F16, (383 * 2.0**-18, -(2.0**-14)), 1.0, 0x3F7FFFFF),  # the sum keeps 2^-32: above a tie to the even neighbour
+    (F16, (767 * 2.0**-19, -(2.0**-14)), 1.0, 0x3F7FFFFE),  # 2^-33 goes, rounded down, here or with the result
+    (F16, (257 * 2.0**-18, 2.0**-14), 1.0, 0x3F800000),  # with c, 2^-32 is cut: a tie
+    (F16, (129 * 2.0**-17, 2.0**-14), 1.0, 0x3F800001),  # ... and 2^-31 is not
+    (F16, (1.0, 1.0), -(2.0**-30), 0x3F7FFFFF),  # c is rounded down, to -2^-24
+    (F16, (1.0, 1.0), 2.0**-25, 0x3F800000),  # ... so that a positive one is lost
+    (FP8, (1.0, 1.0), -(2.0**-25), 0x3F7FFFFF),  # FP8: c of exponent E - 25 is rounded down
+    (FP8, (1.0, 1.0), -(2.0**-26), 0x3F800000),  # ... and of E - 26 dropped
+]
+
+
+@pytest.mark.parametrize("n", range(len(WIDTHS)))
+def test_last_bits_of_cdna3(n):
+    instruction, (x, y), z, expected = WIDTHS[n]
+    m = get_model("mi300x", instruction)
+    format = TYPES[m.a].name
+    a, b = ([int(numsim.encode(v, format))] + [0] * (m.k - 1) for v in (x, y))
+    c = int(numsim.encode(z, "fp32"))
+    assert (oracle.dot(a, b, c, m), dot(a, b, c, m)) == (expected, expected)
+    if kernels.why_not() is None:
+        arrays = (np.array([codes], code_dtype(TYPES[m.a])) for codes in (a, b))
+        with kernels.force("kernel"):
+            assert chained(*arrays, np.array([c], np.uint32), m, None, None).tolist() == [expected]

@@ -104,6 +104,15 @@ WIDTHS = [  # instruction, (a, b) of one product, c, code of the result by the r
 ]
 
 
+def check(m, a, b, c, expected):
+    """Outsider, reference and kernel, against a code worked out by hand."""
+    assert (oracle.dot(a, b, c, m), dot(a, b, c, m)) == (expected, expected)
+    if kernels.why_not() is None:
+        arrays = (np.array([codes], code_dtype(TYPES[m.a])) for codes in (a, b))
+        with kernels.force("kernel"):
+            assert chained(*arrays, np.array([c], np.uint32), m, None, None).tolist() == [expected]
+
+
 @pytest.mark.parametrize("n", range(len(WIDTHS)))
 def test_last_bits_of_cdna3(n):
     instruction, (x, y), z, expected = WIDTHS[n]
@@ -111,8 +120,23 @@ def test_last_bits_of_cdna3(n):
     format = TYPES[m.a].name
     a, b = ([int(numsim.encode(v, format))] + [0] * (m.k - 1) for v in (x, y))
     c = int(numsim.encode(z, "fp32"))
-    assert (oracle.dot(a, b, c, m), dot(a, b, c, m)) == (expected, expected)
-    if kernels.why_not() is None:
-        arrays = (np.array([codes], code_dtype(TYPES[m.a])) for codes in (a, b))
-        with kernels.force("kernel"):
-            assert chained(*arrays, np.array([c], np.uint32), m, None, None).tolist() == [expected]
+    check(m, a, b, c, expected)
+
+
+BF16, BF16_2 = ("mi300x", "mfma.f32_16x16x16_bf16"), ("mi250x", "mfma.f32_16x16x16bf16_1k")
+EDGES = [  # instruction, a, b, c, code of the result: what happens at the ends of FP32's range
+    (BF16, [2.0**64, 2.0**64], [2.0**64, -(2.0**63)], 0.0, 0x7F800000),  # a product of 2^128 is infinite
+    (BF16, [2.0**64, 2.0**64], [1.75 * 2.0**63, -(2.0**63)], 0.0, 0x7EC00000),  # ... and of less is not
+    (BF16_2, [2.0**-126], [0.5], 0.0, 0),  # a subnormal product is flushed
+    (BF16_2, [2.0**-126, -1.5], [1.0, 2.0**-126], 0.0, 0),  # ... a subnormal sum, to -0, which meets the +0 of others
+    (BF16_2, [2.0**-125, -1.5], [1.0, 2.0**-126], 2.0**-126, 0x00800000),  # ... before c is added
+    (BF16_2, [2.0**-126], [1.0], 0.0, 0x00800000),  # the least normal number stays
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("n", range(len(EDGES)))
+def test_ends_of_the_range(n):
+    unit, x, y, z, expected = EDGES[n]
+    m = get_model(*unit)
+    a, b = ([int(numsim.encode(v, "bf16")) for v in [*values, *[0.0] * (m.k - len(values))]] for values in (x, y))
+    check(m, a, b, int(numsim.encode(z, "fp32")), expected)

@@ -33,7 +33,7 @@ from numsim.formats import (
 )
 from numsim.operations import add, cumsum, div, dot, fma, matmul, mul, sqrt, sub, sum
 from numsim.rounding import encode, round_to
-from numsim.traces import SumTrace, trace_sum
+from numsim.traces import Event, SumTrace, Trace, load_trace, trace_sum
 
 __all__ = [
     "BF16",
@@ -54,6 +54,7 @@ __all__ = [
     "TF32",
     "UE4M3",
     "Array",
+    "Event",
     "Events",
     "Explanation",
     "Format",
@@ -63,6 +64,7 @@ __all__ = [
     "RangeError",
     "RecordError",
     "SumTrace",
+    "Trace",
     "UnavailableError",
     "__version__",
     "add",
@@ -82,6 +84,7 @@ __all__ = [
     "get_format",
     "kernels",
     "list_formats",
+    "load_trace",
     "matmul",
     "mul",
     "neighbours",

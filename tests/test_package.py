@@ -18,6 +18,8 @@ FLOORS = [  # from the ground up; a room may import rooms of its own floor and o
     {"array", "operations", "traces", "expression"},
     {"explain", "data"},
     {"tensorcore"},
+    {"blocks"},
+    {"scaling", "optimizers"},
     {"machines"},
     {"experiments", "reveal", "show"},
     {"doctor", "cli", "__main__"},

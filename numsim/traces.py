@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -17,38 +18,57 @@ import numpy.typing as npt
 
 from numsim.array import Array
 from numsim.codes import classify, exact, ulp
-from numsim.errors import InputError, RecordError, short
-from numsim.files import parse_json, read_bytes, show, write_atomic
+from numsim.errors import InputError, RangeError, RecordError, short
+from numsim.files import MAX_JSON, is_label, parse_json, read_bytes, show, write_atomic
 from numsim.formats import get_format
 from numsim.operations import cumsum
 
 _LAYOUT = 1
+_KEYS = {"numsim_trace", "title", "about", "steps", "series", "events"}
+_WIDTH = 80
+_EVENTS = 26  # columns that are kept for what happened
 _EXAMPLE = "Example: Trace('torch', [1, 2, 3], {'scale': [4.0, 4.0, 2.0]}, [Event(3, 'overflow')])"
 
 
 # --- series over steps ------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Event:
-    """Something that happened at a step: ``kind`` in one word, ``text`` for people."""
+    """Something that happened at a step: ``kind`` in one word, ``text`` for people (a line of up to 200 characters)."""
 
     step: int
     kind: str
     text: str = ""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.step, (bool, np.bool_)) or not isinstance(self.step, (int, np.integer)):
+            raise InputError(
+                f"an event at step {short(self.step)}: an integer is needed. Example: Event(3, 'overflow')"
+            )
+        if not is_label(self.kind, 40) or len(self.kind.split()) != 1 or not is_label(self.text):
+            raise InputError(f"an event {short(self.kind)}, {short(self.text)}: one word, and one printable line of up "
+                             "to 200 characters are needed. Example: Event(3, 'overflow', 'halved')")  # fmt: skip
+        object.__setattr__(self, "step", int(self.step))
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.text}" if self.text else self.kind
 
 
 @dataclass(frozen=True, eq=False)
 class Trace:
     """Named series over steps, and what happened on the way: a loss scale, amaxes, ranges of gradients.
 
+    Rules: floats are kept bit by bit but for NaN, which is one NaN; codes keep a NaN's sign and payload. Infinities, -0
+    and subnormals are kept. Arrays of integers are refused where one is beyond 2^53, for float64 would round it.
+
     Parameters
     ----------
-    title : what was traced.
+    title : what was traced, a line of up to 200 characters.
     steps : integers, increasing; all series have a number for each.
-    series : for each name an ``Array`` (codes with their format: compared bit by bit) or floats (float64).
+    series : for each name (up to 60 characters) an ``Array`` (codes with their format: compared bit by bit) or floats.
     events : in any order; kept in the order of their steps.
     about : settings and whatever else a reader needs to repeat it; plain values that JSON has.
 
-    Raises ``InputError`` where lengths differ or a step is none.
+    Raises ``InputError`` where lengths differ, a step is none, or a text is not printable.
 
     >>> trace = Trace("a scaler", [1, 2, 3], {"scale": [4.0, 4.0, 2.0]}, [Event(3, "overflow", "halved")])
     >>> print(trace)
@@ -56,6 +76,8 @@ class Trace:
       step  scale  event
          1      4
          3      2  overflow: halved
+    >>> trace["scale"].tolist(), trace.happened("overflow")
+    ([4.0, 4.0, 2.0], [3])
     """
 
     title: str
@@ -65,23 +87,27 @@ class Trace:
     about: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        steps = np.asarray(self.steps)
-        if steps.ndim != 1 or (steps.size and steps.dtype.kind not in "ui") or (np.diff(steps) <= 0).any():
-            raise InputError(f"steps={short(self.steps)}: increasing integers are needed. {_EXAMPLE}")
-        series: dict[str, Array | npt.NDArray[np.float64]] = {}
-        for name, numbers in self.series.items():
-            kept = numbers if isinstance(numbers, Array) else np.array(numbers, np.float64)
-            if kept.shape != steps.shape:
-                raise InputError(f"series {name!r} of shape {kept.shape}: one number for each of the {steps.size} "
-                                 f"steps is needed. {_EXAMPLE}")  # fmt: skip
-            (kept.codes if isinstance(kept, Array) else kept).flags.writeable = False
-            series[str(name)] = kept
-        if strange := [e for e in self.events if not isinstance(e, Event) or e.step not in steps]:
-            raise InputError(f"event {short(strange[0])}: an Event at one of the steps is needed. {_EXAMPLE}")
-        object.__setattr__(self, "steps", steps.astype(np.int64))
+        if not is_label(self.title) or not self.title.strip():
+            raise InputError(
+                f"title {short(self.title)}: a printable line of up to 200 characters is needed. {_EXAMPLE}"
+            )
+        if not isinstance(self.series, Mapping):
+            raise InputError(f"series {short(self.series)}: a dict of names and numbers is needed. {_EXAMPLE}")
+        steps = _steps(self.steps)
+        series = {name: _series(name, numbers, steps.size) for name, numbers in self.series.items()}
+        at = set(steps.tolist())
+        for e in self.events:
+            if not isinstance(e, Event) or e.step not in at:
+                raise InputError(f"event {short(e)}: an Event at one of the steps is needed. {_EXAMPLE}")
+        try:  # a copy, as it will be read again
+            about = json.loads(json.dumps(dict(self.about), allow_nan=False))
+        except (TypeError, ValueError, RecursionError):
+            raise InputError(f"about {short(self.about)}: a dict of plain values that JSON has is needed, without NaN "
+                             "and infinities. Example: about={'growth_interval': 2000}") from None  # fmt: skip
+        object.__setattr__(self, "steps", steps)
         object.__setattr__(self, "series", MappingProxyType(series))
         object.__setattr__(self, "events", tuple(sorted(self.events, key=lambda e: e.step)))
-        object.__setattr__(self, "about", MappingProxyType(dict(self.about)))
+        object.__setattr__(self, "about", MappingProxyType(about))
 
     def __len__(self) -> int:
         return int(self.steps.size)
@@ -89,7 +115,7 @@ class Trace:
     def __getitem__(self, name: str) -> npt.NDArray[np.float64]:
         """The values of a series, as float64."""
         if name not in self.series:
-            raise InputError(f"series {short(name)}: this trace has {', '.join(self.series)}.")
+            raise InputError(f"series {short(name)}: this trace has {', '.join(self.series) or 'none'}.")
         numbers = self.series[name]
         return np.asarray(numbers.values if isinstance(numbers, Array) else numbers)
 
@@ -99,27 +125,45 @@ class Trace:
 
     # --- for people
     def __str__(self) -> str:
-        """The first step, the last, and those with events; where there are many, the first ten and the last ten."""
+        """The first step, the last, and those with events; where there are many, the first ten and the last ten.
+
+        In 80 columns: series that find no room are named below.
+        """
         at = sorted({e.step for e in self.events} | {int(s) for s in self.steps[[0, -1] if len(self) else []]})
         shown = at if len(at) <= 21 else [*at[:10], *at[-10:]]
-        texts = {step: "; ".join(_text_of(e) for e in self.events if e.step == step) for step in shown}
         places = np.searchsorted(self.steps, shown)
         columns = [["step", *map(str, shown)]]
-        columns += [[name, *(f"{x:.6g}" for x in self[name][places])] for name in self.series]
+        room, left = _WIDTH - 2 - len(max(columns[0], key=len)) - _EVENTS * bool(self.events), list[str]()
+        for name, numbers in self.series.items():
+            column = [name if len(name) <= 20 else f"{name[:17]}...", *_cells(numbers, places)]
+            if left or (room := room - 2 - max(map(len, column))) < 0:
+                left.append(name)
+            else:
+                columns.append(column)
         wide = [max(map(len, column)) for column in columns]
         rows = [
-            "  " + "  ".join(text.rjust(w) for text, w in zip(row, wide, strict=True))
-            for row in zip(*columns, strict=True)
+            "  " + "  ".join(x.rjust(w) for x, w in zip(row, wide, strict=True)) for row in zip(*columns, strict=True)
         ]
-        ends = ["event" if self.events else "", *texts.values()]
-        lines = [f"{row}  {end}".rstrip() for row, end in zip(rows, ends, strict=True)]
+        if self.events:
+            happened = {step: "; ".join(str(e) for e in self.events if e.step == step) for step in shown}
+            ends, free = ["event", *happened.values()], _WIDTH - len(rows[0]) - 2
+            cut = [end if len(end) <= free else f"{end[: free - 3]}..." for end in ends]
+            rows = [f"{row}  {end}".rstrip() for row, end in zip(rows, cut, strict=True)]
         if len(at) > len(shown):
-            lines.insert(11, f"  ... {len(at) - len(shown)} more steps with events")
-        return "\n".join([f"{self.title}: {len(self)} steps", *lines])
+            rows.insert(11, f"  ... {len(at) - len(shown)} more steps with events")
+        head = textwrap.wrap(f"{self.title}: {len(self)} steps", _WIDTH, subsequent_indent="  ")
+        more = f"not shown: {', '.join(left)}" if left else ""
+        return "\n".join([*head, *rows, *textwrap.wrap(more, _WIDTH, initial_indent="  ", subsequent_indent="  ")])
 
     # --- files
     def to_dict(self) -> dict[str, Any]:
-        """For JSON; codes as integers, floats that JSON has not as texts."""
+        """For JSON; codes as integers, floats that JSON has not as texts.
+
+        Raises ``InputError`` where a series has a format of one's own: a file knows formats by name.
+        """
+        for x in self.series.values():
+            if isinstance(x, Array) and not x.format.is_named:
+                raise InputError(f"format {x.format.name!r} is your own: a trace in a file knows formats by name.")
         return {
             "numsim_trace": _LAYOUT,
             "title": self.title,
@@ -145,8 +189,12 @@ class Trace:
         return hashlib.sha256(self.json.encode()).hexdigest()
 
     def save(self, path: Path | str) -> Path:
-        """Write the trace as JSON; ``load_trace`` reads it."""
-        return write_atomic(path, self.json + "\n")
+        """Write the trace as JSON; ``load_trace`` reads it. Raises ``InputError`` where it is too long for that."""
+        text = self.json + "\n"
+        if len(text) > MAX_JSON:
+            raise InputError(f"{show(path)} would have {len(text) >> 20} MiB; at most {MAX_JSON >> 20} are read again. "
+                             "Keep fewer steps, such as every tenth.")  # fmt: skip
+        return write_atomic(path, text)
 
 
 def load_trace(path: Path | str) -> Trace:
@@ -158,26 +206,100 @@ def read_trace(record: Any, what: str) -> Trace:
     """A trace from what ``Trace.to_dict`` made; ``what`` names the file in errors."""
     if not isinstance(record, dict) or record.get("numsim_trace") != _LAYOUT:
         raise RecordError(f"{what} is no trace of numsim (layout {_LAYOUT}).")
+    if odd := sorted(map(str, _KEYS ^ set(record))):
+        raise RecordError(f"{what} is a damaged trace: entry {short(odd[0])} is missing, or is none of a trace.")
     try:
-        return Trace(
-            str(record["title"]),
-            np.array(record["steps"], np.int64),
-            {name: _series(x) for name, x in record["series"].items()},
-            tuple(Event(*event) for event in record["events"]),
-            record["about"],
-        )
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        series = {name: _read_series(x) for name, x in record["series"].items()}
+        events = tuple(Event(step, kind, text) for step, kind, text in record["events"])
+        return Trace(record["title"], np.array(_integers(record["steps"]), np.int64), series, events, record["about"])
+    except (TypeError, ValueError, AttributeError, OverflowError) as error:  # an InputError is a ValueError
         raise RecordError(f"{what} is a damaged trace: {error}") from None
 
 
-def _series(x: Mapping[str, Any]) -> Array | npt.NDArray[np.float64]:
-    if "format" in x:
-        return Array(np.array(x["codes"], np.uint64), get_format(x["format"]), "read from a file")
-    return np.array([float(v) for v in x["values"]], np.float64)
+def _read_series(x: Any) -> Array | npt.NDArray[np.float64]:
+    if set(x) == {"format", "codes"}:
+        return Array(np.array(_integers(x["codes"]), np.uint64), get_format(x["format"]), "read from a file")
+    if set(x) != {"values"}:
+        raise ValueError("a series has a format and codes, or values")
+    texts = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+    if strange := [v for v in x["values"] if type(v) not in (int, float) and not (type(v) is str and v in texts)]:
+        raise ValueError(f"{short(strange[0])} is no value")
+    return np.array([texts[v] if type(v) is str else v for v in x["values"]], np.float64)
 
 
-def _text_of(event: Event) -> str:
-    return f"{event.kind}: {event.text}" if event.text else event.kind
+def _integers(x: Any) -> list[int]:
+    if type(x) is not list or any(type(n) is not int for n in x):
+        raise ValueError(f"{short(x)}: a list of integers is needed")
+    return x
+
+
+# --- parts of a trace
+def _steps(x: Any) -> npt.NDArray[np.int64]:
+    try:
+        steps = np.asarray(x)
+    except (ValueError, OverflowError):
+        steps = np.zeros(())
+    if (
+        steps.ndim != 1
+        or (steps.size and (steps.dtype.kind not in "ui" or int(steps.max()) >= 2**63))
+        or (steps[1:] <= steps[:-1]).any()
+    ):
+        raise InputError(f"steps={short(x)}: increasing integers below 2^63 are needed. {_EXAMPLE}")
+    kept = steps.astype(np.int64)
+    kept.flags.writeable = False
+    return kept
+
+
+def _series(name: Any, numbers: Any, steps: int) -> Array | npt.NDArray[np.float64]:
+    """A copy that nobody changes."""
+    if not is_label(name, 60) or not name.strip():
+        raise InputError(f"series {short(name)}: a printable name of up to 60 characters is needed. {_EXAMPLE}")
+    if isinstance(numbers, Array):
+        kept: Any = Array(np.array(numbers.codes), numbers.format, numbers.how)
+        kept.codes.flags.writeable = False
+    else:
+        try:
+            given = np.asarray(numbers)
+        except (ValueError, OverflowError):
+            given = np.array(None)
+        whole = given.dtype.kind in "ui" and given.size
+        if (
+            (given.size and given.dtype.kind not in "buif")
+            or given.dtype.itemsize > 8
+            or (whole and max(int(given.max()), -int(given.min())) > 2**53)
+        ):
+            raise InputError(f"series {name!r}, {short(numbers)}: an Array or numbers that float64 has are needed. "
+                             f"{_EXAMPLE}")  # fmt: skip
+        kept = given.astype(np.float64)
+        kept[np.isnan(kept)] = np.nan
+        kept.flags.writeable = False
+    if kept.shape != (steps,):
+        raise InputError(f"series {name!r} of shape {kept.shape}: one number for each of the {steps} steps is needed. "
+                         f"{_EXAMPLE}")  # fmt: skip
+    return kept  # type: ignore[no-any-return]
+
+
+def _cells(numbers: Array | npt.NDArray[np.float64], places: Any) -> list[str]:
+    """Numbers as a table shows them: six digits; large and small powers of two as such."""
+    if isinstance(numbers, Array):
+        try:
+            values = numbers[places].values.tolist()
+        except RangeError:  # beyond float64
+            return [f"{code:#x}" for code in numbers[places].codes.tolist()]
+    else:
+        values = numbers[places].tolist()
+    return [_number(x) for x in values]
+
+
+def _number(x: float) -> str:
+    """
+    >>> _number(65536.0), _number(-(2.0**17)), _number(2.0**-128), _number(0.1), _number(float("nan"))
+    ('65536', '-2^17', '2^-128', '0.1', 'nan')
+    """
+    part, exponent = math.frexp(x)
+    if abs(part) == 0.5 and not -10 < exponent < 18:
+        return f"{'-' * (x < 0)}2^{exponent - 1}"
+    return f"{x:.6g}"
 
 
 # --- sums -------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,144 @@
+"""Codebooks: element types that are lists of numbers, not formats with an exponent: integers, NF4."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from numsim.errors import FormatError, InputError, short
+
+
+@dataclass(frozen=True)
+class Codebook:
+    """A finite list of numbers; a number is encoded as the nearest of them.
+
+    Parameters
+    ----------
+    name : what it is called, e.g. ``"nf4"``.
+    values : the number behind each code, in the order of the codes; a power of two of them, all different.
+    ties : of a number half way: "even" takes the even code, "lower" the lower number.
+    bounds : where a library's own constants stand for the midpoints: increasing, one less than there are values.
+    unused : codes that decode but that encoding never gives (INT8: -128).
+    title, source : for people; not part of equality.
+
+    >>> INT4.encode([0.5, 1.5, -9.0]).tolist(), INT4.decode([0, 2, 9]).tolist()
+    ([0, 2, 9], [0.0, 2.0, -7.0])
+    """
+
+    name: str
+    values: tuple[Fraction, ...]
+    ties: Literal["even", "lower"] = "even"
+    bounds: tuple[Fraction, ...] | None = None
+    unused: tuple[int, ...] = ()
+    title: str = field(default="", compare=False)
+    source: str = field(default="user-defined", compare=False)
+
+    def __post_init__(self) -> None:
+        n = len(self.values)
+        used = n - len(self.unused)
+        rules = (
+            (2 <= n <= 256 and n & (n - 1) == 0, f"{n} values: 2, 4, 8, ... 256 are needed"),
+            (len(set(self.values)) == n, "the values must all be different"),
+            (self.ties in ("even", "lower"), f"ties={short(self.ties)}: allowed are even, lower"),
+            (set(self.unused) <= set(range(n)) and used >= 2, f"unused={short(self.unused)}: codes below {n}"),
+            (
+                self.bounds is None or (len(self.bounds) == used - 1 and list(self.bounds) == sorted(self.bounds)),
+                f"bounds: {used - 1} increasing numbers are needed",
+            ),
+        )
+        for holds, rule in rules:
+            if not holds:
+                raise FormatError(f"codebook {short(self.name)}: {rule}.")
+
+    @cached_property
+    def bits(self) -> int:
+        return len(self.values).bit_length() - 1
+
+    @cached_property
+    def codes(self) -> int:
+        """How many codes there are."""
+        return len(self.values)
+
+    @cached_property
+    def max(self) -> Fraction:
+        """The largest magnitude that encoding gives on both sides of zero."""
+        used = [v for code, v in enumerate(self.values) if code not in self.unused]
+        return min(max(used), -min(used))
+
+    @cached_property
+    def order(self) -> npt.NDArray[np.uint8]:
+        """The codes that encoding gives, by increasing value."""
+        used = [code for code in range(self.codes) if code not in self.unused]
+        return np.array(sorted(used, key=self.values.__getitem__), np.uint8)
+
+    @cached_property
+    def above(self) -> npt.NDArray[np.float64]:
+        """For each step from one value to the next the largest float64 that still takes the lower one."""
+        ordered = [self.values[c] for c in self.order]
+        middles = self.bounds or [(a + b) / 2 for a, b in itertools.pairwise(ordered)]
+        limits = np.array([float(m) for m in middles])
+        if self.ties == "even":  # where the upper code is the even one, the tie itself goes up
+            limits = np.where(self.order[1:] % 2 == 0, np.nextafter(limits, -np.inf), limits)
+        return limits
+
+    def encode(self, values: Any) -> npt.NDArray[np.uint8]:
+        """The code of the nearest value; numbers beyond the ends take the ends, infinities too.
+
+        Raises ``InputError`` for NaN, which no code stands for.
+        """
+        x = np.asarray(values, np.float64)
+        if np.isnan(x).any():
+            raise InputError(f"NaN has no code in {self.name}. Example: numpy.nan_to_num(x)")
+        return np.asarray(self.order[np.searchsorted(self.above, x, side="left")])
+
+    def decode(self, codes: Any) -> npt.NDArray[np.float64]:
+        """The values of codes."""
+        return np.asarray(self._table[np.asarray(codes)])
+
+    @cached_property
+    def _table(self) -> npt.NDArray[np.float64]:
+        return np.array([float(v) for v in self.values])
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def _integers(name: str, bits: int, fraction: int, title: str, source: str) -> Codebook:
+    """Two's complement times 2^-fraction, used symmetrically: the most negative code is never given."""
+    half = 1 << (bits - 1)
+    values = tuple(Fraction(code - 2 * half * (code >= half), 1 << fraction) for code in range(2 * half))
+    return Codebook(name, values, unused=(half,), title=title, source=source)
+
+
+def _exactly(*numbers: float) -> tuple[Fraction, ...]:
+    """Decimal constants as the FP32 numbers that a float in C makes of them."""
+    return tuple(Fraction(float(np.float32(x))) for x in numbers)
+
+
+INT8 = _integers("int8", 8, 0, "INT8", "two's complement; used from -127 to 127, as absmax quantisation does")
+INT4 = _integers("int4", 4, 0, "INT4", "two's complement; used from -7 to 7, as absmax quantisation does")
+MXINT8_ELEMENT = _integers("mxint8_element", 8, 6, "INT8 x 2^-6", "OCP MX 1.0, section 5.3.4; -2 is left unused")
+
+_BNB = "bitsandbytes 95f9af3, csrc/kernels.cu"
+NF4_ELEMENT = Codebook(
+    "nf4_element",
+    _exactly(
+        -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635,
+        -0.18477343022823334, -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725,
+        0.24611230194568634, 0.33791524171829224, 0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
+    ),
+    ties="lower",
+    bounds=_exactly(
+        -0.8480964004993439, -0.6106329262256622, -0.4599952697753906, -0.33967943489551544, -0.23460740596055984,
+        -0.13791173323988914, -0.045525018125772476, 0.03979014977812767, 0.1202552504837513, 0.2035212516784668,
+        0.2920137718319893, 0.3893125355243683, 0.5016634166240692, 0.6427869200706482, 0.8614784181118011,
+    ),
+    title="NF4",
+    source=f"Dettmers et al., QLoRA, arXiv:2305.14314, appendix E; constants of {_BNB}",
+)  # fmt: skip

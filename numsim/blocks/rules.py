@@ -1,0 +1,216 @@
+"""Scale rules: from the largest magnitude of a block to the scale that is stored, in the originals' order of roundings.
+
+All arithmetic is FP32, one rounding an operation: NumPy's float32 operations are those of IEEE 754. A rule takes the
+amaxes (float32, any shape) and returns the multiplier that elements are multiplied by, and the codes of the stored
+scale. Sources: mixed-precision training code named in each rule; where two codes differ, they are two rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from numsim.codes import decode
+from numsim.formats import FP32, UE4M3
+from numsim.rounding import encode
+
+if TYPE_CHECKING:
+    from numsim.blocks.formats import BlockFormat
+
+Floats = npt.NDArray[np.float32]
+F = np.float32
+FLT_MAX = F(np.finfo(np.float32).max)
+_NAN = 0xFF  # of E8M0
+
+
+class Scales(NamedTuple):
+    """What a rule returns."""
+
+    multiplier: Floats  # elements are multiplied by this, in FP32, and rounded
+    codes: npt.NDArray[Any]  # of the stored scale, by which they are multiplied to come back
+
+
+class Rule(NamedTuple):
+    """How scales come from amaxes."""
+
+    scales: Callable[[Floats, BlockFormat, Any], Scales]
+    nan: str  # of a NaN among the elements: "kept" makes the amax NaN, "ignored" takes the largest number
+    what: str  # in a few words
+    source: str
+
+
+# --- powers of two: MX ------------------------------------------------------------------------------------------------
+def _mx(exponents: npt.NDArray[np.int64], amax: Floats, infinity: int = _NAN) -> Scales:
+    """Scales 2^exponent within E8M0's range; NaN, zero and infinity as the byte says."""
+    codes = (np.clip(exponents, -127, 127) + 127).astype(np.uint8)
+    codes = np.where(amax == 0, 0, np.where(np.isnan(amax), _NAN, np.where(np.isinf(amax), infinity, codes)))
+    codes = codes.astype(np.uint8)
+    # the reciprocal of 2^127 is the subnormal 2^-127; of NaN it is NaN
+    multiplier = np.where(codes == _NAN, F(np.nan), np.ldexp(F(1), 127 - codes.astype(np.int32)))
+    return Scales(multiplier.astype(np.float32), codes)
+
+
+def _exponent(amax: Floats) -> npt.NDArray[np.int64]:
+    """floor(log2 amax): of subnormal numbers too."""
+    finite = np.where(np.isfinite(amax), amax, F(1))
+    return np.asarray(np.frexp(finite)[1].astype(np.int64) - 1)
+
+
+def floor(amax: Floats, format: BlockFormat, tensor: Any = None) -> Scales:
+    """2^(floor(log2 amax) - emax): the largest element may saturate."""
+    return _mx(_exponent(amax) - format.emax, amax)
+
+
+def ceil(amax: Floats, format: BlockFormat, tensor: Any = None) -> Scales:
+    """2^(ceil(log2 amax) - emax): nothing saturates, and amaxes just above a power of two lose a binade."""
+    power = np.frexp(np.where(np.isfinite(amax), amax, F(1)))[0] == 0.5
+    return _mx(_exponent(amax) + ~power - format.emax, amax)
+
+
+def rceil(amax: Floats, format: BlockFormat, tensor: Any = None) -> Scales:
+    """The least 2^e that is at least amax / max, the quotient as an FP32 product with the reciprocal."""
+    return _mx(_rounded_up(amax, format), amax)
+
+
+def even(amax: Floats, format: BlockFormat, tensor: Any = None) -> Scales:
+    """As floor, after amax is rounded to the element's fraction bits: half an ulp is added to its bits."""
+    fraction = getattr(format.element, "fraction_bits", format.element.bits - 2)
+    half = np.uint32(1 << (22 - fraction))
+    bits = np.abs(amax).view(np.uint32)
+    rounded = np.where(np.isfinite(amax), bits + half, bits).astype(np.uint32)
+    return _mx((rounded >> np.uint32(23)).astype(np.int64) - 127 - format.emax, amax)
+
+
+def transformer_engine(amax: Floats, format: BlockFormat, tensor: Any = None) -> Scales:
+    """As rceil, but an infinite amax gives 2^127 (byte 254) instead of NaN."""
+    return _mx(_rounded_up(amax, format), amax, infinity=0xFE)
+
+
+def _rounded_up(amax: Floats, format: BlockFormat) -> npt.NDArray[np.int64]:
+    with np.errstate(all="ignore"):
+        quotient = amax * (F(1) / F(format.element_max))
+    significand, exponent = np.frexp(np.where(np.isfinite(quotient), quotient, F(1)))
+    # 0.5 x 2^e is itself a power of two; a quotient that underflowed is below all of them
+    return np.where(quotient == 0, -127, exponent.astype(np.int64) - (significand == 0.5))
+
+
+# --- FP32 scales ------------------------------------------------------------------------------------------------------
+def current(amax: Floats, format: BlockFormat, tensor: Any = None) -> Scales:
+    """max / amax in FP32; 1 where amax is 0, infinite or NaN; FLT_MAX where the quotient overflows."""
+    return _stored(_current(amax, format))
+
+
+def current_pow2(amax: Floats, format: BlockFormat, tensor: Any = None) -> Scales:
+    """As current, then rounded down to a power of two by clearing the fraction bits."""
+    return _stored((_current(amax, format).view(np.uint32) & np.uint32(0xFF800000)).view(np.float32))
+
+
+def _current(amax: Floats, format: BlockFormat) -> Floats:
+    with np.errstate(all="ignore"):
+        scale = F(format.element_max) / amax
+    scale = np.where(np.isinf(scale), FLT_MAX, scale)
+    return np.asarray(np.where(np.isfinite(amax) & (amax > 0), scale, F(1)), np.float32)
+
+
+def torchao(amax: Floats, format: BlockFormat, tensor: Any = None) -> Scales:
+    """max / amax in FP64, amax at least 1e-12, rounded once to FP32: infinite amax gives 0, NaN gives NaN."""
+    return _stored(_torchao(amax, format))
+
+
+def torchao_pow2(amax: Floats, format: BlockFormat, tensor: Any = None) -> Scales:
+    """As torchao, then 2^floor(log2 scale) with log2 rounded to FP32: just below a power of two that rounds up."""
+    scale = _torchao(amax, format)
+    ordinary = np.isfinite(scale) & (scale > 0)
+    significand, exponent = np.frexp(np.where(ordinary, scale, F(1)))
+    up = significand >= _log2_rounds_up(exponent)
+    power = np.ldexp(F(1), exponent - 1 + up).astype(np.float32)
+    return _stored(np.where(ordinary, power, scale).astype(np.float32))
+
+
+def _torchao(amax: Floats, format: BlockFormat) -> Floats:
+    with np.errstate(all="ignore"):
+        return np.asarray(format.element_max / np.maximum(amax.astype(np.float64), 1e-12), np.float32)
+
+
+def _log2_rounds_up(exponent: npt.NDArray[np.int32]) -> Floats:
+    """From which significand in [0.5, 1) on log2 of significand x 2^exponent, in FP32, is the whole number exponent.
+
+    log2(1 - n 2^-24) = -n (2^-24 / ln 2) nearly, and FP32's spacing just below ``exponent`` decides how much of that
+    rounds away: half of it, 2^(floor(log2 |exponent|) - 24), or of half that below a positive power of two.
+    """
+    size = np.abs(exponent)
+    top = np.frexp(np.maximum(size, 1).astype(np.float64))[1] - 1  # 2^top <= |exponent|
+    below = top - ((exponent > 0) & (size == 1 << top))  # where the spacing changes at the exponent itself
+    half = np.ldexp(1.0, below - 24)
+    n = np.floor(half * np.log(2.0) * 2.0**24)  # thresholds lie far from whole numbers: tests check each
+    return np.asarray(np.where(exponent == 0, F(1), 1 - n * 2.0**-24), np.float32)
+
+
+def _stored(scale: Floats) -> Scales:
+    """An FP32 multiplier, and its FP32 reciprocal as what is stored."""
+    with np.errstate(all="ignore"):
+        inverse = (F(1) / scale).astype(np.float32)
+    return Scales(scale, np.asarray(encode(inverse, FP32)))
+
+
+# --- absmax: integers, NF4 --------------------------------------------------------------------------------------------
+def absmax(amax: Floats, format: BlockFormat, tensor: Any = None) -> Scales:
+    """max / amax as a product with the FP32 reciprocal of amax; amax / max is stored. A block of zeros stores 0."""
+    most = F(format.element_max)
+    with np.errstate(all="ignore"):
+        multiplier = np.where(amax == 0, F(0), (F(1) / amax) * most).astype(np.float32)
+        stored = amax if most == 1 else (amax / most).astype(np.float32)
+    return Scales(multiplier, np.asarray(encode(stored, FP32)))
+
+
+def absmax_127(amax: Floats, format: BlockFormat, tensor: Any = None) -> Scales:
+    """127 / amax in FP32; amax x (1/127) in FP32 is stored."""
+    most = F(format.element_max)
+    with np.errstate(all="ignore"):
+        multiplier = np.where(amax == 0, F(0), most / amax).astype(np.float32)
+        stored = (amax * (F(1) / most)).astype(np.float32)
+    return Scales(multiplier, np.asarray(encode(stored, FP32)))
+
+
+# --- NVFP4: two levels ------------------------------------------------------------------------------------------------
+def tensor_scale(amax: Any, format: BlockFormat) -> tuple[Any, Any]:
+    """NVFP4's FP32 scale of a whole tensor: the multiplier, and what results are multiplied by to come back."""
+    amax = F(amax)
+    most = F(float(UE4M3.max) * format.element_max)
+    with np.errstate(all="ignore"):
+        scale = min(most / amax, FLT_MAX) if amax > 0 else F(0)
+        if not scale > 0:  # amax is 0 (an empty or zero tensor), infinite or NaN
+            return F(1), F(1)
+        return scale, F(amax * (F(1) / most))
+
+
+def nvfp4(amax: Floats, format: BlockFormat, tensor: Any = None) -> Scales:
+    """E4M3 scales under the tensor's FP32 scale ``tensor``: amax x (tensor scale / 6) to nearest, saturated."""
+    whole = F(tensor)
+    with np.errstate(all="ignore"):
+        wanted = (amax * (whole * (F(1) / F(format.element_max)))).astype(np.float32)
+        codes = np.asarray(encode(wanted, UE4M3, overflow="saturate"))
+        stored = np.asarray(decode(codes, UE4M3)).astype(np.float32)
+        multiplier = np.minimum(F(1) / (stored * (F(1) / whole)), FLT_MAX).astype(np.float32)
+    return Scales(multiplier, codes)
+
+
+_AO = "pytorch/ao 36027d8, mx_tensor.py"
+_TE = "NVIDIA Transformer Engine d0067d0"
+RULES: dict[str, Rule] = {
+    "floor": Rule(floor, "kept", "round the scale down (OCP)", f"OCP MX 1.0, section 6.3; {_AO}"),
+    "ceil": Rule(ceil, "kept", "round the scale up", _AO),
+    "rceil": Rule(rceil, "kept", "round amax / max up (cuBLAS)", _AO),
+    "even": Rule(even, "kept", "round amax to the element's precision first", _AO),
+    "te": Rule(transformer_engine, "ignored", "as rceil; infinity saturates", f"{_TE}, MXFP8"),
+    "current": Rule(current, "ignored", "max / amax in FP32", f"{_TE}, recipe_common.cuh"),
+    "current-pow2": Rule(current_pow2, "ignored", "max / amax, down to a power of two", f"{_TE}, recipe_common.cuh"),
+    "torchao": Rule(torchao, "kept", "max / amax in FP64", "pytorch/ao 36027d8, float8_utils.py"),
+    "torchao-pow2": Rule(torchao_pow2, "kept", "max / amax, 2^floor(log2)", "pytorch/ao 36027d8, float8_utils.py"),
+    "absmax": Rule(absmax, "ignored", "amax becomes the largest element", "bitsandbytes 95f9af3, csrc/kernels.cu"),
+    "absmax-127": Rule(absmax_127, "ignored", "127 / amax", "bitsandbytes 95f9af3, LLM.int8"),
+    "nvfp4": Rule(nvfp4, "ignored", "E4M3 scales under an FP32 scale", f"{_TE}, core_nvfp4.cuh"),
+}

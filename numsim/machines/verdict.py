@@ -1,4 +1,4 @@
-"""Two machines' answers to one question, compared bit by bit, and every difference classed.
+"""Two machines' answers to one question, or two traces, compared bit by bit, and every difference classed.
 
 * equal: the same bits.
 * nan: both are NaN and differ in sign or payload; counts as equal unless ``nan="bits"``.
@@ -17,12 +17,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from numsim.array import Array
 from numsim.codes import classify, decode, exact
-from numsim.errors import InputError, NumsimError
+from numsim.errors import InputError, NumsimError, check_choice, short
 from numsim.formats import FP64, Format
 from numsim.machines.emulated import emulate
 from numsim.machines.question import ELEMENTWISE, Answer, Question
 from numsim.machines.quirks import Quirk, predict, quirks_of
+from numsim.traces import Trace
 
 Codes = npt.NDArray[Any]
 SHOWN = 10  # differences that a verdict keeps
@@ -34,7 +36,7 @@ class Difference:
 
     question: str  # in words
     index: tuple[int, ...]
-    operands: tuple[str, ...]  # hex and value, for elementwise operations
+    operands: tuple[str, ...]  # hex and value, for elementwise operations; the step, for traces
     ours: str
     theirs: str
     reason: str  # "" where nothing explains it
@@ -145,8 +147,7 @@ def compare(
     >>> compare(q, m.get_machine("emulated").answer(q), m.get_machine("ml_dtypes").answer(q)).text
     'as documented: rounds twice'
     """
-    if nan not in ("mask", "bits"):
-        raise InputError(f"nan={nan!r}: allowed are 'mask' and 'bits'. Example: nan='mask'")
+    check_choice("nan", nan, ("mask", "bits"), "nan='mask'")
     machines = [str(a.provenance.get("machine", "unknown")) for a in (ours, theirs)]
     a, b = (check_answer(question, answer.codes, m) for answer, m in zip((ours, theirs), machines, strict=True))
     format = question.output
@@ -198,6 +199,70 @@ def compare_answers(
         else:
             total += compare(question, answer, other, nan=nan, names=(total.machine, total.against))
     return total
+
+
+def compare_traces(ours: Trace, theirs: Trace, *, nan: str = "mask", names: Sequence[str] = ()) -> Verdict:
+    """The verdict on two traces: each number of each series by its bits, and which events happened at which steps.
+
+    Rules: NaNs as for answers; the texts of events, titles and settings are for people, and not compared. The first
+    differences shown are those of the first steps.
+
+    names : what to call the two; default: their titles.
+
+    Raises ``InputError`` where steps, series or formats are not the same: such traces tell of different things.
+
+    >>> from numsim.traces import Event
+    >>> a = Trace("a", [1, 2], {"scale": [8.0, 4.0]}, [Event(2, "overflow")])
+    >>> verdict = compare_traces(a, Trace("b", [1, 2], {"scale": [8.0, 8.0]}))
+    >>> verdict.text, str(verdict.shown[0])
+    ('2 UNEXPLAINED', 'scale of step 2: 0x4010000000000000 = 4 against 0x4020000000000000 = 8')
+    """
+    check_choice("nan", nan, ("mask", "bits"), "nan='mask'")
+    names = tuple(names) or (ours.title, theirs.title)
+    if why := _other_things(ours, theirs):
+        raise InputError(f"{short(names[0])} and {short(names[1])} cannot be compared: {why}. Two traces need the same "
+                         "steps, and series of the same names and formats.")  # fmt: skip
+    compared = same = nans = unexplained = 0
+    found: list[Difference] = []
+    for name in ours.series:
+        (a, format), (b, _) = _coded(ours.series[name]), _coded(theirs.series[name])
+        different = a != b
+        looked_at = different if nan == "bits" else different & ~(_is_nan(a, format) & _is_nan(b, format))
+        compared += a.size
+        same += a.size - int(np.count_nonzero(different))
+        nans += int(np.count_nonzero(different & ~looked_at))
+        unexplained += int(np.count_nonzero(looked_at))
+        for i in map(int, np.flatnonzero(looked_at)[:SHOWN]):
+            codes = describe(int(a[i]), format), describe(int(b[i]), format)
+            found.append(Difference(name, (i,), (f"step {ours.steps[i]}",), *codes, ""))
+    here, there = (Counter((e.step, e.kind) for e in trace.events) for trace in (ours, theirs))
+    compared, same = compared + (here | there).total(), same + (here & there).total()
+    odd = (here | there) - (here & there)
+    unexplained += odd.total()
+    for step, kind in sorted(odd)[:SHOWN]:
+        mine, other = ({0: "no", 1: "yes"}.get(n, f"{n} times") for n in (here[step, kind], there[step, kind]))
+        place = int(np.searchsorted(ours.steps, step))
+        found.append(Difference(f"event {kind}", (place,), (f"step {step}",), mine, other, ""))
+    shown = sorted(found, key=lambda d: d.index)[:SHOWN]
+    return Verdict(names[0], names[1], compared, same, nans, unexplained=unexplained, shown=tuple(shown))
+
+
+def _other_things(ours: Trace, theirs: Trace) -> str:
+    """Why two traces do not tell of the same things, or nothing."""
+    if odd := np.setxor1d(ours.steps, theirs.steps).tolist():
+        return f"step {odd[0]} is only in the {'first' if odd[0] in ours.steps else 'second'}"
+    if names := sorted(set(ours.series) ^ set(theirs.series)):
+        return f"series {names[0]!r} is only in the {'first' if names[0] in ours.series else 'second'}"
+    for name in ours.series:
+        a, b = ours.series[name], theirs.series[name]
+        kinds = [f"codes of {x.format}" if isinstance(x, Array) else "floats" for x in (a, b)]
+        if isinstance(a, Array) != isinstance(b, Array) or _coded(a)[1] != _coded(b)[1]:
+            return f"series {name!r} has {kinds[0]} in the first and {kinds[1]} in the second"
+    return ""
+
+
+def _coded(numbers: Any) -> tuple[Codes, Format]:
+    return (numbers.codes, numbers.format) if isinstance(numbers, Array) else (numbers.view(np.uint64), FP64)
 
 
 def _skip(like: Verdict, reason: str) -> Verdict:

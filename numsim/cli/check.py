@@ -1,4 +1,4 @@
-"""numsim check: recompute a result or a record on the emulator, and say what differs."""
+"""numsim check: recompute a result or a record on the emulator, read a trace or compare two; say what differs."""
 
 from __future__ import annotations
 
@@ -8,23 +8,25 @@ import math
 import sys
 from collections.abc import Mapping, Sequence
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from numsim import files
 from numsim._version import __version__
 from numsim.cli import CANNOT_RUN, CHECK_FAILED, FINE, _output, add_output
-from numsim.errors import NumsimError, RecordError
+from numsim.errors import InputError, NumsimError, RecordError
 from numsim.experiments import get_experiment, results
 from numsim.machines import find_machine
 from numsim.machines.emulated import has_kernel
 from numsim.machines.question import Question
 from numsim.machines.recorded import parse_record
-from numsim.machines.verdict import Verdict, compare_answers
+from numsim.machines.verdict import Verdict, compare_answers, compare_traces
 from numsim.show import report, text
 from numsim.show.text import Line, Span
+from numsim.traces import Trace, load_trace, read_trace
 
 _SHOWN = 10
-_COMPARED = ("compared: question, answer, findings, tables, series, all answers' bits",
+_COMPARED = ("compared: question, answer, findings, tables, series, traces, all answers' bits",
              "not compared: verdicts, guess, pictures, provenance")  # fmt: skip
 _MOST_WORK = 10**11  # roundings: some minutes with kernels
 _REFERENCE = 5000  # how many times as long the reference takes
@@ -35,25 +37,37 @@ def add(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "check",
         description="Recompute a result (.json, from 'numsim run') or a record (.npz, from 'numsim record') on the "
-        "emulator. Says 'equal', or what differs; exits with 1 if that is not documented.",
+        "emulator. Says 'equal', or what differs; exits with 1 if that is not documented. A trace (.json, from "
+        "Trace.save) is shown, and compared with another one.",
         examples=[
             "numsim check numsim-results/swamping.json",
             "numsim check casts.npz",
             "numsim check submission.json --json",
+            "numsim check ours.json --against theirs.json          (traces)",
         ],
     )
-    parser.add_argument("files", nargs="+", metavar="FILE", help="results and records")
+    parser.add_argument("files", nargs="+", metavar="FILE", help="results, records and traces")
+    parser.add_argument("--against", metavar="FILE", help="a trace to compare traces with")
     parser.add_argument("--nan", choices=("mask", "bits"), default="mask",
                         help="NaNs of other sign or payload count as equal (mask, default) or not (bits)")  # fmt: skip
     add_output(parser, "a folder, or a file .json or .txt, to write to as well")
 
 
 def run(args: argparse.Namespace) -> int:
+    against = None if args.against is None else load_trace(args.against)
+    for name in args.files if against is not None else ():
+        if not _is_trace(files.read_bytes(name)):
+            example = "Example: numsim check ours.json --against theirs.json"
+            raise InputError(f"{files.show(name)} is no trace: --against compares traces. {example}")
     code, found = FINE, []
     for name in args.files:
         data = files.read_bytes(name)
-        is_record = data[:4] == b"PK\x03\x04" or name.lower().endswith(".npz")
-        one = _record(data, files.show(name), args.nan) if is_record else _result(data, files.show(name))
+        if data[:4] == b"PK\x03\x04" or name.lower().endswith(".npz"):
+            one = _record(data, files.show(name), args.nan)
+        elif _is_trace(data):
+            one = _trace(data, files.show(name), against, files.show(Path(args.against or "").name), args.nan)
+        else:
+            one = _result(data, files.show(name))
         found.append(one)
         code = max(code, one["code"], key=(FINE, CANNOT_RUN, CHECK_FAILED).index)
         if not args.json:
@@ -66,6 +80,27 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         _output.print_json(told)
     return code
+
+
+def _is_trace(data: bytes) -> bool:
+    return b'"numsim_trace"' in data and b'"numsim_result"' not in data  # results have traces inside
+
+
+def _trace(data: bytes, what: str, against: Trace | None, other: str, nan: str) -> dict[str, Any]:
+    trace = read_trace(files.parse_json(data, what), what)
+    verdict = compare_traces(trace, against, nan=nan, names=("this", other)) if against is not None else None
+    return {
+        "file": what,
+        "kind": "trace",
+        "what": f"a trace: steps {len(trace)}, series {len(trace.series)}, events {len(trace.events)}",
+        "equal": None if verdict is None else verdict.ok,
+        "differences": [str(d) for d in verdict.shown] if verdict else [],
+        "verdict": verdict and verdict.to_dict(),
+        "notes": [f"digest {trace.digest}"],
+        "code": FINE if verdict is None or verdict.ok else CHECK_FAILED,
+        "rows": [("trace", verdict)] if verdict else [],
+        "trace": str(trace),
+    }
 
 
 def _record(data: bytes, what: str, nan: str) -> dict[str, Any]:
@@ -171,9 +206,12 @@ def _lines(one: Mapping[str, Any]) -> list[Line]:
     says = "equal" if one["equal"] else "as documented" if one["code"] == FINE else "DIFFERS"
     if one["code"] == CANNOT_RUN:  # how it differs from the emulator says nothing then
         says = "cannot be checked here"
+    if one["equal"] is None:
+        says = "undamaged"
     lines: list[Line] = [[Span(f"{one['file']}: {says}", "strong")], *report.wrapped(one["what"], indent=2)]
     for note in one["notes"]:
         lines += report.wrapped(note, indent=2)
+    lines += [[Span(line)] for line in one.get("trace", "").splitlines()]
     if one["kind"] == "result" and one["code"] != CANNOT_RUN:
         for difference in islice(one["differences"], _SHOWN):
             lines += report.wrapped(difference, indent=2)

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from numsim.errors import InputError, short
 from numsim.formats import Format, get_format
 from numsim.machines.question import Answer, Question
+from numsim.traces import Trace
 
 
 class Session:
@@ -44,7 +45,11 @@ class Table:
 
 @dataclass(frozen=True)
 class Result:
-    """What an experiment found; ``series`` (plain lists and arrays) is what its picture draws."""
+    """What an experiment found; ``series`` (plain lists and arrays) and ``traces`` are what its picture draws.
+
+    A trace is made of what the session answered: other machines are asked the same questions, so that no trace needs a
+    comparison of its own. ``numsim check`` recomputes it, every number by its bits.
+    """
 
     experiment: str
     parameters: Mapping[str, Any]
@@ -52,6 +57,7 @@ class Result:
     tables: tuple[Table, ...]
     findings: tuple[str, ...]  # sentences, made from the numbers
     series: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    traces: Mapping[str, Trace] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,8 @@ from numsim.experiments import get_experiment
 from numsim.experiments.experiment import Experiment, Result, Session
 from numsim.files import is_label, parse_json
 from numsim.machines.question import Answer, Question, array_digest
-from numsim.machines.verdict import Verdict
+from numsim.machines.verdict import Verdict, compare_traces
+from numsim.traces import Trace, read_trace
 
 _LAYOUT = 1
 SIZES = ("lecture", "full")
@@ -83,6 +84,7 @@ def found(result: Result) -> dict[str, Any]:
         "findings": plain(result.findings),
         "tables": plain(tables),
         "series": plain(result.series),
+        **({"traces": {name: trace.to_dict() for name, trace in result.traces.items()}} if result.traces else {}),
     }
 
 
@@ -157,6 +159,8 @@ def parse_result(data: bytes, what: str) -> dict[str, Any]:
     for key, kind in _TYPES.items():
         if not isinstance(result.get(key), kind):
             raise RecordError(f"{what} is damaged: its entry {key} is missing or of the wrong kind. {example}")
+    if not isinstance(result.get("traces", {}), dict):
+        raise RecordError(f"{what} is damaged: its entry traces is of the wrong kind. {example}")
     for key in ("numsim", "experiment", "machine", "student", "course"):
         if not is_label(result.get(key, "")):
             raise RecordError(f"{what} is damaged: its entry {key} is no short text. {example}")
@@ -181,8 +185,10 @@ def recompute(data: Mapping[str, Any], machine: Any, what: str) -> tuple[Session
 def differences(data: Mapping[str, Any], session: Session, result: Result) -> Iterator[str]:
     """What a result file says otherwise than a new computation, in words."""
     now: dict[str, Any] = found(result) | {"answers": digests(session.answers)}
+    now.pop("traces", None)
     then = {key: data[key] for key in now}
     yield from _differ(then, now, "")
+    yield from _traces_differ(data.get("traces", {}), result.traces)
     if (student := data.get("student")) is not None:
         try:
             seed = student_seed(str(student), str(data.get("course", COURSE)))
@@ -202,6 +208,22 @@ def _differ(then: Any, now: Any, where: str) -> Iterator[str]:
             yield from _differ(x, y, f"{where} {i}")
     elif not _same(then, now):
         yield f"{where}: {_short(then)} in the file, {_short(now)} recomputed"
+
+
+def _traces_differ(then: Mapping[str, Any], now: Mapping[str, Trace]) -> Iterator[str]:
+    """Traces are no statistics: their numbers are compared by their bits."""
+    for name in sorted(set(then) ^ set(now)):
+        yield f"trace {_short(name)} is {'only' if name in then else 'not'} in the file"
+    for name in sorted(set(then) & set(now)):
+        try:
+            old = read_trace(then[name], "the file's")
+            verdict = compare_traces(old, now[name], names=("the file's", "the recomputed one"))
+        except InputError as error:
+            yield f"trace {_short(name)}: {error}"
+            continue
+        yield from (f"trace {_short(name)}, file against recomputed: {d}" for d in verdict.shown)
+        texts = [{k: v for k, v in t.to_dict().items() if k != "series"} for t in (old, now[name])]
+        yield from _differ(texts[0], texts[1], f"trace {_short(name)}") if verdict.ok else ()
 
 
 def _same(x: Any, y: Any) -> bool:

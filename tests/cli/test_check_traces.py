@@ -1,0 +1,162 @@
+"""numsim check on traces: alone, against another one, and within results."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from numsim import Event, Trace, array, from_codes
+from numsim.cli import main
+from numsim.machines import Answer, ask
+from numsim.machines.recorded import record_bytes
+from tests.cli import fake
+
+RESULT = Path("numsim-results/fast.json")
+
+
+def a_trace(scales=(4.0, 4.0, 2.0), events=(3,), title="a scaler – torch", **about):
+    happened = [Event(step, "overflow", "halved") for step in events]
+    return Trace(title, [1, 2, 3], {"scale": array(scales, "fp32"), "amax": [0.1, 0.2, np.inf]}, happened, about)
+
+
+def run(session, **parameters):
+    return dataclasses.replace(fake.run(session, **parameters), traces={"torch": a_trace(), "jmp": a_trace()})
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    fake.install(monkeypatch.setattr, "fast")
+    monkeypatch.setattr(fake.Fast, "EXPERIMENT", fake.experiment("fast", run, draw=fake.draw_nothing, against=()))
+
+
+def call(capsys, *args):
+    code = main(list(args))
+    out = capsys.readouterr()
+    return code, out.out, out.err
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+def test_a_trace_is_shown(capsys):
+    a_trace().save("t.json")
+    code, out, err = call(capsys, "check", "t.json")
+    assert code == 0 and err == "" and out.splitlines()[0] == "t.json: undamaged"
+    assert str(Trace(**{**vars(a_trace()), "series": dict(sorted(a_trace().series.items()))})) in out
+    assert a_trace().digest in out and max(map(len, out.splitlines())) <= 80
+    code, out, _ = call(capsys, "check", "t.json", "--json")
+    told = json.loads(out)["checked"][0]
+    assert (code, told["kind"], told["equal"], told["verdict"]) == (0, "trace", None, None)
+
+
+def test_equal_traces(capsys):
+    a_trace().save("a.json")
+    a_trace(title="another", about=1).save("b.json")
+    code, out, _ = call(capsys, "check", "a.json", "b.json", "--against", "a.json")
+    assert code == 0 and out.count(": equal") == 2 and out.count("same bits") == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"scales": (4.0, 4.0, 1.0)}, "scale of step 3: 0x40000000 = 2 against 0x3f800000 = 1"),
+        ({"events": ()}, "event overflow of step 3: yes against no"),
+    ],
+)
+def test_what_differs_is_told(capsys, change, words):
+    a_trace().save("a.json")
+    a_trace(**change).save("b.json")
+    code, out, _ = call(capsys, "check", "a.json", "--against", "b.json", "--out", "report.json")
+    assert code == 1 and "a.json: DIFFERS" in out and "1 UNEXPLAINED" in out and words in " ".join(out.split())
+    told = json.loads(Path("report.json").read_text())["checked"][0]
+    assert told["equal"] is False and told["differences"] == [words]
+    assert call(capsys, "check", "b.json", "a.json", "--against", "a.json")[0] == 1
+
+
+def test_nans_of_other_payload(capsys):
+    for name, code in (("a", 0x7E00), ("b", 0xFE01)):
+        Trace("x", [1], {"x": from_codes([code], "fp16")}).save(f"{name}.json")
+    assert call(capsys, "check", "a.json", "--against", "b.json")[0] == 0
+    assert call(capsys, "check", "a.json", "--against", "b.json", "--nan", "bits")[0] == 1
+
+
+def test_an_empty_trace_is_compared_too(capsys):
+    Trace("nothing", [], {}).save("a.json")
+    a_trace().save("b.json")
+    assert call(capsys, "check", "a.json", "--against", "a.json")[0] == 0
+    code, _, err = call(capsys, "check", "b.json", "--against", "a.json")
+    assert code == 2 and "cannot be compared: step 1 is only in the first" in err
+
+
+@pytest.mark.parametrize("other", ["r.npz", "result.json", "nowhere.json"])
+def test_only_traces_are_compared_with_traces(capsys, other):
+    a_trace().save("a.json")
+    q = ask("cast", ["fp16"], "bf16", [np.array([1], np.uint16)])
+    Path("r.npz").write_bytes(record_bytes([(q, Answer(np.array([1], np.uint16), {"machine": "x"}))]))
+    Path("result.json").write_text('{"numsim_result": 1}')
+    for args in (["a.json", "--against", other], ["a.json", other, "--against", "a.json"]):
+        code, out, err = call(capsys, "check", *args)
+        assert code == 2 and out == "" and err.count("\n") == 1 and other in err
+
+
+@pytest.mark.parametrize(
+    "text", ['{"numsim_trace": 1}', '{"numsim_trace": 2, "title": "x"}', '["numsim_trace"]', '{"numsim_trace"',
+             '{"numsim_trace": NaN}'],
+)  # fmt: skip
+def test_damaged_traces(capsys, text):
+    Path("t.json").write_text(text)
+    code, out, err = call(capsys, "check", "t.json")
+    assert code == 2 and out == "" and err.startswith("numsim: t.json ") and err.count("\n") == 1
+
+
+# --- within results ---------------------------------------------------------------------------------------------------
+def make(capsys):
+    assert call(capsys, "run", "fast", "--json")[0] == 0
+    return json.loads(RESULT.read_text())
+
+
+def test_a_results_traces_are_recomputed(capsys):
+    assert make(capsys)["traces"] == {name: a_trace().to_dict() for name in ("torch", "jmp")}
+    code, out, _ = call(capsys, "check", str(RESULT))
+    assert code == 0 and "fast.json: equal" in out and "traces" in out
+
+
+def test_results_without_traces_have_no_entry_for_them(capsys, monkeypatch):
+    monkeypatch.setattr(fake.Fast, "EXPERIMENT", fake.experiment("fast", draw=fake.draw_nothing, against=()))
+    assert "traces" not in make(capsys) and call(capsys, "check", str(RESULT))[0] == 0
+
+
+CHANGES = {
+    "a code": (lambda t: t["torch"]["series"]["scale"]["codes"].__setitem__(0, 1082130433), 'trace "torch", file'),
+    "a float, in its last bit": (
+        lambda t: t["jmp"]["series"]["amax"]["values"].__setitem__(0, 0.10000000000000002), "amax of step 1",
+    ),
+    "an event": (lambda t: t["torch"]["events"].clear(), "event overflow of step 3: no against yes"),
+    "an event's text": (lambda t: t["torch"]["events"].__setitem__(0, [3, "overflow", ""]), 'events 1 3:'),
+    "the title": (lambda t: t["torch"].update(title="x"), 'trace "torch" title: "x" in the file'),
+    "the settings": (lambda t: t["torch"].update(about={"a": 1}), 'trace "torch" about'),
+    "one less": (lambda t: t.pop("torch"), 'trace "torch" is not in the file'),
+    "one more": (lambda t: t.update(more=t["torch"]), 'trace "more" is only in the file'),
+    "all gone": (lambda t: t.clear(), 'trace "jmp" is not in the file'),
+    "damage": (lambda t: t["torch"].pop("events"), 'trace "torch": the file\'s is a damaged trace'),
+    "no trace": (lambda t: t.update(torch=[1]), 'trace "torch": the file\'s is no trace'),
+    "steps": (lambda t: t["torch"].update(steps=[1, 2, 4], events=[]), "cannot be compared: step 3"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_changed_trace_is_found(capsys, name):
+    data = make(capsys)
+    change, words = CHANGES[name]
+    change(data["traces"])
+    RESULT.write_text(json.dumps(data))
+    code, out, _ = call(capsys, "check", str(RESULT))
+    assert code == 1 and "fast.json: DIFFERS" in out and words in " ".join(out.split())
+
+
+def test_traces_of_the_wrong_kind(capsys):
+    data = make(capsys) | {"traces": [1]}
+    RESULT.write_text(json.dumps(data))
+    code, _, err = call(capsys, "check", str(RESULT))
+    assert code == 2 and "entry traces is of the wrong kind" in err

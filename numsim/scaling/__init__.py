@@ -1,0 +1,32 @@
+"""Scaling: loss scalers as pure state machines, state in, state out, with the arithmetic of their originals."""
+
+from numsim.scaling.float_scalers import ApexFp16Scaler, ApexScaler, DeepSpeedScaler, FairseqScaler
+from numsim.scaling.fp32_scalers import FlaxScaler, JmpScaler, KerasScaler, MegatronScaler, OpenSeq2SeqScaler
+from numsim.scaling.logmax import OpenSeq2SeqLogMaxScaler
+from numsim.scaling.scaler import Scaler, ScalerError, State, check_strict
+from numsim.scaling.systems import SYSTEMS, get_scaler, list_scalers
+from numsim.scaling.torch_scalers import ApexHysteresisScaler, GradScaler, ShardedGradScaler, StaticScaler
+
+__all__ = [
+    "SYSTEMS",
+    "ApexFp16Scaler",
+    "ApexHysteresisScaler",
+    "ApexScaler",
+    "DeepSpeedScaler",
+    "FairseqScaler",
+    "FlaxScaler",
+    "GradScaler",
+    "JmpScaler",
+    "KerasScaler",
+    "MegatronScaler",
+    "OpenSeq2SeqLogMaxScaler",
+    "OpenSeq2SeqScaler",
+    "Scaler",
+    "ScalerError",
+    "ShardedGradScaler",
+    "State",
+    "StaticScaler",
+    "check_strict",
+    "get_scaler",
+    "list_scalers",
+]

@@ -1,0 +1,264 @@
+"""What all loss scalers share: the state, the two calls, the arithmetic, and the checks of settings.
+
+A scaler is a frozen record of settings and a pure machine: ``initial()`` gives a state, ``update(state, found_inf)``
+the next one. ``scale`` multiplies the loss, ``inv_scale`` undoes it on the gradients.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from numsim.errors import InputError, NumsimError, short
+from numsim.values import is_whole
+
+FLT_MAX = 2.0**128 - 2.0**104  # the largest finite fp32
+FLT_MIN = 2.0**-126  # its least normal number
+_EXAMPLE = "Example: numsim.scaling.GradScaler(init_scale=65536.0, growth_interval=2000)"
+
+
+class ScalerError(NumsimError, RuntimeError):
+    """Where an original raises and training ends: ``state`` is what it holds then, ``original`` its exception's name."""
+
+    def __init__(self, message: str, state: State, original: str) -> None:
+        super().__init__(message)
+        self.state, self.original = state, original
+
+
+# --- arithmetic -------------------------------------------------------------------------------------------------------
+def fp32(x: float) -> float:
+    """The fp32 nearest to a double, ties to even, as a Python float; in integers, so that no CPU mode matters.
+
+    >>> fp32(3 * 1.1), fp32(2.0**128), fp32(2.0**-150)
+    (3.299999952316284, inf, 0.0)
+    """
+    if x == 0 or not math.isfinite(x):
+        return x
+    unit = max(math.frexp(x)[1] - 24, -149)
+    near = math.ldexp(round(math.ldexp(x, -unit)), unit)  # (round() of a float ties to even)
+    return math.copysign(near if abs(near) <= FLT_MAX else math.inf, x)
+
+
+def reciprocal(scale: float) -> float:
+    """1 / scale in double, rounded once to fp32; 1 / 0 is infinite with the sign of the zero."""
+    return fp32(1 / scale) if scale else math.copysign(math.inf, scale)
+
+
+# --- states -----------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class State:
+    """A scale, and the clean steps counted since it last changed."""
+
+    scale: float
+    growth_tracker: int = 0
+
+    @property
+    def inv_scale(self) -> float:
+        """The fp32 number that gradients are multiplied with: 1 / scale in double, rounded once.
+
+        It is infinite from scale 2^-128 downwards: gradients that were finite are not finite any more.
+
+        >>> State(3.0).inv_scale, State(2.0**-127).inv_scale, State(2.0**-128).inv_scale
+        (0.3333333432674408, 1.7014118346046923e+38, inf)
+        """
+        return reciprocal(self.scale)
+
+
+@dataclass(frozen=True)
+class HysteresisState(State):
+    """As ``State``, with the overflows that are still tolerated before the scale backs off."""
+
+    hysteresis_tracker: int = 1
+
+
+@dataclass(frozen=True)
+class IterationState:
+    """A scale, the number of this iteration, and that of the last overflow (-1: none yet)."""
+
+    scale: float
+    cur_iter: int = 0
+    last_overflow_iter: int = -1
+
+    inv_scale = State.inv_scale
+
+    @property
+    def growth_tracker(self) -> int:
+        """The clean steps since the last overflow; a growth does not set it back."""
+        return self.cur_iter - self.last_overflow_iter - 1
+
+
+# --- scalers ----------------------------------------------------------------------------------------------------------
+class Scaler(ABC):
+    """A loss scaler: settings, and what becomes of a state.
+
+    ``keeps`` names the type of the scale: "fp32", a tensor, or "fp64", a Python float. ``unscales`` says whether
+    gradients are multiplied by 1 / scale or divided by it, ``checks`` where non-finite ones are looked for.
+    """
+
+    title: ClassVar[str]
+    source: ClassVar[str]
+    keeps: ClassVar[Literal["fp32", "fp64"]] = "fp32"
+    unscales: ClassVar[Literal["multiply", "divide"]] = "multiply"
+    checks: ClassVar[Literal["scaled", "unscaled", "sum", "norm"]] = "scaled"
+    keeps_finite: ClassVar[bool] = False  # whether a growth that is not finite is dropped
+
+    @abstractmethod
+    def initial(self) -> Any:
+        """The state before the first step."""
+
+    def update(self, state: Any, found_inf: Any) -> Any:
+        """The state after a step; ``found_inf`` is a number: 0 clean, anything else (NaN too) an overflow."""
+        return self.overflow(state) if self.is_overflow(number("found_inf", found_inf)) else self.clean(state)
+
+    def is_overflow(self, found_inf: float) -> bool:
+        """Whether this value of found_inf is an overflow."""
+        return found_inf != 0
+
+    @abstractmethod
+    def overflow(self, state: Any) -> Any:
+        """The state after an overflow."""
+
+    @abstractmethod
+    def clean(self, state: Any) -> Any:
+        """The state after a clean step."""
+
+    @abstractmethod
+    def grows(self, state: Any) -> bool:
+        """Whether a clean step is now due to raise the scale."""
+
+    def backs_off(self, state: Any) -> bool:
+        """Whether an overflow now lowers the scale: hysteresis, where there is any, is used up."""
+        return True
+
+    @property
+    @abstractmethod
+    def first_growth(self) -> int | None:
+        """The clean steps that the first growth takes; None: it never comes."""
+
+    @property
+    def floor(self) -> float | None:
+        """The least scale that an overflow leaves."""
+        return None
+
+    @property
+    def cap(self) -> float | None:
+        """The largest scale that a growth leaves."""
+        return None
+
+    @property
+    def hysteresis(self) -> int:
+        """The overflows that it takes to lower the scale."""
+        return 1
+
+
+# --- settings ---------------------------------------------------------------------------------------------------------
+def number(name: str, x: Any) -> float:
+    """A Python or NumPy number, or a torch tensor without axes, as a Python float; anything else raises InputError."""
+    if type(x).__module__.partition(".")[0] == "torch" and getattr(x, "ndim", 1) == 0:
+        x = x.item()
+    if isinstance(x, (complex, np.complexfloating)) and x.imag == 0 and name == "init_scale":
+        x = x.real
+    if not (is_whole(x) or isinstance(x, (bool, float, np.bool_, np.floating))):
+        raise InputError(f"{name}={short(x)}: a number is needed. {_EXAMPLE}")
+    try:
+        return float(x)
+    except OverflowError:
+        raise InputError(f"{name}={short(x)}: beyond the largest double. {_EXAMPLE}") from None
+
+
+def whole(name: str, x: Any, least: int = 1) -> int:
+    """An integer of 64 bits, not below ``least``, as a Python int; no bool and no float (as torch has it)."""
+    if type(x).__module__.partition(".")[0] == "torch" and getattr(x, "ndim", 1) == 0:
+        x = x.item()
+    if not is_whole(x):
+        raise InputError(f"{name}={short(x)}: an integer is needed. {_EXAMPLE}")
+    if not max(least, -(2**63)) <= x < 2**63:
+        raise InputError(f"{name}={short(x)}: an integer from {least} on (64 bits) is needed. {_EXAMPLE}")
+    return int(x)
+
+
+def scale_number(name: str, x: Any) -> float:
+    """A number that an fp32 tensor takes: infinities and NaN, but nothing finite beyond its range; not yet rounded."""
+    if isinstance(x, int) and not -(2**63) <= x < 2**64:
+        raise InputError(f"{name}={short(x)}: an integer of 64 bits or a float is needed. {_EXAMPLE}")
+    value = number(name, x)
+    if math.isfinite(value) and abs(value) > FLT_MAX:
+        raise InputError(f"{name}={short(x)}: beyond the largest fp32, {FLT_MAX!r}. {_EXAMPLE}")
+    return value
+
+
+def positive(name: str, x: Any, *, below: float = math.inf, above: float = 0.0) -> float:
+    """A finite number between the two."""
+    value = number(name, x)
+    if not above < value < below:
+        raise InputError(f"{name}={short(x)}: a number above {above:g} and below {below:g} is needed. {_EXAMPLE}")
+    return value
+
+
+def settle(scaler: Any, **values: Any) -> None:
+    """Put checked settings into a frozen record."""
+    for name, value in values.items():
+        object.__setattr__(scaler, name, value)
+
+
+class CountingScaler(Scaler):
+    """A ``growth_interval`` of at least 1, and a positive first scale; what the originals check or take for granted."""
+
+    init_scale: float
+    growth_interval: int
+    _above: ClassVar = {"growth_factor": 1.0, "scale_factor": 1.0}
+    _below: ClassVar = {"backoff_factor": 1.0}
+
+    def __post_init__(self) -> None:
+        settle(self, growth_interval=whole("growth_interval", self.growth_interval))
+        for name in ("init_scale", "growth_factor", "backoff_factor", "scale_factor", "min_scale", "max_scale"):
+            if (x := getattr(self, name, None)) is not None:
+                bounds = {"above": self._above.get(name, 0.0), "below": self._below.get(name, math.inf)}
+                settle(self, **{name: positive(name, x, **bounds)})
+
+    @property
+    def first_growth(self) -> int:
+        return self.growth_interval
+
+
+# --- strict checks ----------------------------------------------------------------------------------------------------
+_STRICT: dict[str, tuple[float, float]] = {  # open intervals, by the name of the setting
+    "init_scale": (0, math.inf), "growth_factor": (1, math.inf), "scale_factor": (1, math.inf),
+    "backoff_factor": (0, 1), "min_scale": (0, math.inf), "max_scale": (0, math.inf), "growth_interval": (0, math.inf),
+    "hysteresis": (0, math.inf), "history": (0, math.inf), "amax_history_len": (0, math.inf),
+}  # fmt: skip
+
+
+def check_strict(settings: Any) -> None:
+    """Refuse settings that make no sense for training, though an original may take them: a record, or keywords as dict.
+
+    Rules: scale finite and above 0, growth above 1, backoff between 0 and 1, interval, hysteresis and history at least
+    1, a minimum not above the first scale. Raises ``InputError`` that names the setting; None (not set) passes.
+
+    >>> from numsim.scaling import GradScaler
+    >>> check_strict(GradScaler(growth_interval=0))  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    numsim.errors.InputError: growth_interval=0: at least 1 is needed. Example: ...
+    """
+    given = settings if isinstance(settings, dict) else {
+        f.name: getattr(settings, f.name) for f in dataclasses.fields(settings)
+    }  # fmt: skip
+    for name, (above, below) in _STRICT.items():
+        if (x := given.get(name)) is None:
+            continue
+        if name in ("growth_interval", "hysteresis", "history", "amax_history_len"):
+            if whole(name, x, -(2**63)) < 1:
+                raise InputError(f"{name}={short(x)}: at least 1 is needed. {_EXAMPLE}")
+        else:
+            positive(name, x, above=above, below=below)
+    first, least, most = (given.get(name) for name in ("init_scale", "min_scale", "max_scale"))
+    if first is not None and ((least is not None and least > first) or (most is not None and most < first)):
+        raise InputError(
+            f"init_scale={short(first)}: not between the minimum {least} and the maximum {most}. {_EXAMPLE}"
+        )

@@ -3,9 +3,11 @@
 from numsim.scaling.float_scalers import ApexFp16Scaler, ApexScaler, DeepSpeedScaler, FairseqScaler
 from numsim.scaling.fp32_scalers import FlaxScaler, JmpScaler, KerasScaler, MegatronScaler, OpenSeq2SeqScaler
 from numsim.scaling.logmax import OpenSeq2SeqLogMaxScaler
+from numsim.scaling.playback import replay, replay_scales
 from numsim.scaling.scaler import Scaler, ScalerError, State, check_strict
 from numsim.scaling.systems import SYSTEMS, get_scaler, list_scalers
 from numsim.scaling.torch_scalers import ApexHysteresisScaler, GradScaler, ShardedGradScaler, StaticScaler
+from numsim.scaling.unscaling import unscale, unscale_and_clip
 
 __all__ = [
     "SYSTEMS",
@@ -29,4 +31,8 @@ __all__ = [
     "check_strict",
     "get_scaler",
     "list_scalers",
+    "replay",
+    "replay_scales",
+    "unscale",
+    "unscale_and_clip",
 ]

@@ -92,6 +92,18 @@ class OpenSeq2SeqLogMaxScaler:
         cutoff = fp32(fp32(sigma * fp32(self.overflow_std_dev)) + mu)
         return LogMaxState(self._clip(_exp2(fp32(16 - cutoff))), x_hat, slow, squared, b1, b2)
 
+    def is_overflow(self, amax: float) -> bool:
+        """Whether the original skips the step: the amax is no finite number."""
+        return not math.isfinite(amax)
+
+    def grows(self, state: LogMaxState) -> bool:
+        """Never by a count of steps."""
+        return False
+
+    def backs_off(self, state: LogMaxState) -> bool:
+        """Always."""
+        return True
+
     def _clip(self, scale: float) -> float:
         return max(min(scale, self.cap), self.floor)  # (NaN comes first, and stays)
 

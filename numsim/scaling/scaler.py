@@ -23,9 +23,9 @@ _EXAMPLE = "Example: numsim.scaling.GradScaler(init_scale=65536.0, growth_interv
 
 
 class ScalerError(NumsimError, RuntimeError):
-    """Where an original raises and training ends: ``state`` is what it holds then, ``original`` its exception's name."""
+    """An original raises here, and training ends: ``state`` is what it holds, ``original`` the exception's name."""
 
-    def __init__(self, message: str, state: State, original: str) -> None:
+    def __init__(self, message: str, state: Any, original: str) -> None:
         super().__init__(message)
         self.state, self.original = state, original
 

@@ -162,9 +162,10 @@ class ShardedGradScaler(GradScaler):
 class ApexHysteresisScaler(GradScaler):
     """Apex's ``update_scale_hysteresis`` kernel: as torch, but it takes ``hysteresis`` overflows in a row.
 
-    Rules: an overflow with hysteresis left only sets the tracker to 0; any clean step refills the hysteresis. Once it is
-    used up, it goes on falling below 0. found_inf is compared with 0 three ways: NaN lowers the scale at once and
-    leaves the hysteresis as it is, a number below 0 lowers the scale and refills it. Source: NVIDIA/apex csrc/update_scale_hysteresis.cu.
+    Rules: an overflow with hysteresis left only sets the tracker to 0; any clean step refills the hysteresis. Once it
+    is used up, it goes on falling below 0. found_inf is compared with 0 three ways: NaN lowers the scale at once and
+    leaves the hysteresis as it is, a number below 0 lowers the scale and refills it.
+    Source: NVIDIA/apex csrc/update_scale_hysteresis.cu.
 
     >>> scaler = ApexHysteresisScaler(init_scale=16.0, hysteresis=2)
     >>> state = scaler.update(scaler.initial(), 1)

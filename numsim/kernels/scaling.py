@@ -1,0 +1,120 @@
+"""Twin of ``numsim.scaling.playback.scales``: all scalers as one machine, over many strings of overflows.
+
+Why it is exact. An fp32 product or quotient is the double one rounded to fp32: a product of two fp32 numbers is exact
+in double, and a quotient has too few bits to be a tie in double without being one exactly. torch's double factor times an
+fp32 scale is rounded to double first, here as there. The factors come rounded to fp32 where the original rounds them.
+Counting back from the last overflow or growth is the same as taking the iteration modulo the window, and a hysteresis
+that falls below 1 is the same as one that stays at 1.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from numsim.host import flushes_subnormals, rounds_to_nearest
+from numsim.kernels import _pool
+from numsim.kernels._jit import jit
+from numsim.scaling import playback
+from numsim.scaling.float_scalers import DeepSpeedScaler, FairseqScaler
+from numsim.scaling.scaler import Scaler, fp32
+from numsim.scaling.torch_scalers import ApexHysteresisScaler, GradScaler, ShardedGradScaler
+
+
+class Machine(NamedTuple):
+    """A scaler as the loop needs it."""
+
+    initial: float
+    single: bool  # fp32 results
+    up: float
+    down: float
+    divides: bool  # by ``down``
+    first: int  # clean steps after an overflow
+    period: int  # and after a growth
+    keeps_finite: bool
+    floor: float
+    cap: float
+    hysteresis: int
+    refills: bool  # by any clean step, not only by a growth
+    stops_at_floor: bool
+    stops_at_infinity: bool
+    least: float  # stops where an overflow leads to this scale or below
+
+
+def suits(scaler: Any, found: npt.NDArray[Any]) -> bool:
+    """Whether the machine does what this scaler does; the reference does the rest."""
+    if not isinstance(scaler, Scaler) or flushes_subnormals() or not rounds_to_nearest():
+        return False
+    if isinstance(scaler, ApexHysteresisScaler):
+        return bool((found >= 0).all())  # (NaN and numbers below 0 have cases of their own)
+    return not isinstance(scaler, FairseqScaler) or scaler.tolerance <= 0
+
+
+def _machine(scaler: Any) -> Machine:
+    factor = getattr(scaler, "scale_factor", None)
+    up, down = (
+        getattr(scaler, name, 2.0 if factor is None else factor) for name in ("growth_factor", "backoff_factor")
+    )
+    divides = not hasattr(scaler, "backoff_factor")
+    if scaler.keeps == "fp32" and (not isinstance(scaler, GradScaler) or isinstance(scaler, ShardedGradScaler)):
+        up, down = fp32(up), fp32(down)
+    if scaler.first_growth is None:  # never; and a static scaler has no backoff
+        down = down if isinstance(scaler, GradScaler) else 1.0
+    refills = isinstance(scaler, ApexHysteresisScaler) or getattr(scaler, "consecutive_hysteresis", False)
+    deepspeed = isinstance(scaler, DeepSpeedScaler)
+    first = scaler.first_growth or -1
+    return Machine(
+        scaler.initial().scale, scaler.keeps == "fp32", up, down, divides, first,
+        scaler.growth_interval if deepspeed else first, scaler.keeps_finite,
+        -math.inf if scaler.floor is None else scaler.floor, math.inf if scaler.cap is None else scaler.cap,
+        scaler.hysteresis, refills, deepspeed and scaler.raise_error_at_min_scale, deepspeed,
+        scaler.min_scale if isinstance(scaler, FairseqScaler) else -math.inf,
+    )  # fmt: skip
+
+
+@jit
+def _run(overflow, m, first_row, rows, out):  # type: ignore[no-untyped-def]
+    for row in range(first_row, first_row + rows):
+        scale, clean, due, left, stopped = m.initial, 0, m.first, m.hysteresis, False
+        for step in range(overflow.shape[1]):
+            if overflow[row, step] and not stopped:
+                clean, due = 0, m.first
+                stopped = (m.stops_at_infinity and math.isinf(scale)) or (
+                    m.stops_at_floor and left <= 1 and scale == m.floor
+                )
+                if left > 1:
+                    left -= 1
+                else:
+                    scale = scale / m.down if m.divides else scale * m.down
+                    if m.single:
+                        scale = np.float64(np.float32(scale))
+                    if scale < m.floor:
+                        scale = m.floor
+                    stopped = stopped or scale <= m.least
+            elif not stopped:
+                clean += 1
+                if m.refills:
+                    left = m.hysteresis
+                if clean == due:
+                    clean, due, left = 0, m.period, m.hysteresis
+                    grown = scale * m.up
+                    if m.single:
+                        grown = np.float64(np.float32(grown))
+                    if math.isfinite(grown) or not m.keeps_finite:
+                        scale = m.cap if grown > m.cap else grown
+            out[row, step] = np.nan if stopped else scale
+
+
+def scales(scaler: Any, found: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """The scales after each step of (rows, steps)."""
+    overflow = np.ascontiguousarray(found >= 1 if isinstance(scaler, ShardedGradScaler) else found != 0)
+    machine, out = _machine(scaler), np.empty(found.shape)
+    large = max(1, _pool.LARGE // max(1, found.shape[1]))
+    _pool.over_chunks(len(out), lambda i, end: _run(overflow, machine, i, end - i, out), large=large)
+    return out
+
+
+TWINS = ((playback.scales, scales),)

@@ -1,0 +1,147 @@
+"""A string of overflows played to a scaler: one as a ``Trace`` with its events, or many at once."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from numsim import kernels
+from numsim.array import array
+from numsim.errors import InputError, short
+from numsim.rounding import encode
+from numsim.scaling.logmax import OpenSeq2SeqLogMaxScaler
+from numsim.scaling.scaler import Scaler, ScalerError
+from numsim.traces import Event, Trace
+
+_EXAMPLE = "Example: numsim.scaling.replay(numsim.scaling.GradScaler(), 'ICICCC')"
+
+
+def replay(scaler: Any, found_inf: Any, state: Any = None) -> Trace:
+    """What a scaler does, step by step: series ``scale`` and ``tracker`` **after** each step, with events.
+
+    ``found_inf`` is a text of I (an overflow) and C (clean), or one number for each step (0 clean); for the log-max
+    scaler the amax of each step's unscaled gradients. ``state`` to begin with, by default the initial one.
+
+    Events: **overflow**, with "start" while no step has been clean yet, "probe" if a growth was the last to change the
+    scale (a normal one: the scaler looks for the limit) and "again" else (several in a row are a failure);
+    **growth**; **cap**, a growth that changed nothing; **hysteresis**, an overflow that was tolerated; **floor**, an
+    overflow that left the scale at its minimum or where it was; **stop**, where the original raises: the trace ends.
+    Raises ``InputError`` for anything else. Cost: some 200 000 steps a second; ``replay_scales`` is faster.
+
+    >>> from numsim.scaling import GradScaler
+    >>> print(replay(GradScaler(init_scale=16.0, growth_interval=2), "ICCIC"))
+    torch.amp.GradScaler: 5 steps
+      step  scale  tracker  event
+         1      8        0  overflow: start, 16 to 8
+         3     16        0  growth: 8 to 16
+         4      8        0  overflow: probe, 16 to 8
+         5      8        1
+    """
+    _check(scaler)
+    numbers = _numbers(found_inf, isinstance(scaler, OpenSeq2SeqLogMaxScaler))
+    if numbers.ndim != 1:
+        raise InputError(f"found_inf of shape {numbers.shape}: one string of steps is needed. {_EXAMPLE}")
+    state = scaler.initial() if state is None else state
+    states, events, last = [], [], "start"
+    for step, found in enumerate(numbers.tolist(), 1):
+        before = state
+        try:
+            state = scaler.update(state, found)
+        except ScalerError as error:
+            states.append(error.state)
+            events.append(Event(step, "overflow", last))
+            events.append(Event(step, "stop", f"{error.original}: {error}"))
+            break
+        states.append(state)
+        change = f"{before.scale:g} to {state.scale:g}"
+        stays = state.scale == before.scale or math.isnan(state.scale)
+        if scaler.is_overflow(found):
+            events.append(Event(step, "overflow", last if stays else f"{last}, {change}"))
+            if not scaler.backs_off(before):
+                events.append(Event(step, "hysteresis", f"{before.scale:g} stays"))
+            elif stays or state.scale == scaler.floor:
+                events.append(Event(step, "floor", f"{state.scale:g}"))
+            last = "start" if last == "start" else "again"
+        else:
+            last = "again" if last == "start" else last
+            if scaler.grows(before):
+                events.append(Event(step, "cap" if stays else "growth", f"{state.scale:g} stays" if stays else change))
+                last = last if stays else "probe"
+    scales = [s.scale for s in states]
+    series: dict[str, Any] = {"scale": array(scales, "fp32") if scaler.keeps == "fp32" else np.array(scales, float)}
+    if hasattr(state, "growth_tracker"):
+        series["tracker"] = [float(s.growth_tracker) for s in states]
+    return Trace(scaler.title, np.arange(1, len(states) + 1), series, tuple(events), _about(scaler))
+
+
+def replay_scales(scaler: Any, found_inf: Any) -> npt.NDArray[Any]:
+    """The scale after each step of many strings at once: ``found_inf`` (..., steps) gives scales (..., steps).
+
+    float32 where the original keeps fp32, else float64; NaN from the step on where the original raises. ``found_inf``
+    is as for ``replay``, or a list of texts. Raises ``InputError`` as it does. Cost: over 100 million updates a second.
+
+    >>> from numsim.scaling import get_scaler
+    >>> replay_scales(get_scaler("megatron", init_scale=16.0, growth_interval=4), ["ICICIICC", "CCCCCCCC"])
+    array([[16., 16.,  8.,  8.,  4.,  2.,  2.,  2.],
+           [16., 16., 16., 32., 32., 32., 32., 64.]], dtype=float32)
+    """
+    _check(scaler)
+    numbers = _numbers(found_inf, isinstance(scaler, OpenSeq2SeqLogMaxScaler))
+    if numbers.ndim == 0:
+        raise InputError(f"found_inf={short(found_inf)}: an axis of steps is needed. {_EXAMPLE}")
+    found = numbers.reshape(-1, numbers.shape[-1]) if numbers.size else numbers.reshape(0, 0)
+    if kernels.use(found.size):
+        from numsim.kernels import scaling as fast
+
+        table = fast.scales(scaler, found) if fast.suits(scaler, found) else scales(scaler, found)
+    else:
+        table = scales(scaler, found)
+    if scaler.keeps == "fp32":  # (by way of the codes, which no CPU mode changes)
+        table = encode(table, "fp32").view(np.float32)
+    return table.reshape(numbers.shape)
+
+
+def scales(scaler: Any, found: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """The scales after each step of (rows, steps), by ``update``: what the kernel is compared with."""
+    out = np.full(found.shape, np.nan)
+    for row, numbers in zip(out, found.tolist(), strict=True):
+        state = scaler.initial()
+        for step, number in enumerate(numbers):
+            try:
+                state = scaler.update(state, number)
+            except ScalerError:
+                break
+            row[step] = state.scale
+    return out
+
+
+def _check(scaler: Any) -> None:
+    if not isinstance(scaler, (Scaler, OpenSeq2SeqLogMaxScaler)):
+        raise InputError(f"{short(scaler)}: a scaler is needed. {_EXAMPLE}")
+
+
+def _numbers(found_inf: Any, amaxes: bool) -> npt.NDArray[Any]:
+    """Numbers or booleans, from numbers or from texts of I and C."""
+    texts = [found_inf] if isinstance(found_inf, str) else found_inf
+    if not amaxes and isinstance(texts, (list, tuple)) and texts and all(isinstance(t, str) for t in texts):
+        letters = [t.replace(" ", "").upper() for t in texts]
+        if len({len(t) for t in letters}) != 1 or set("".join(letters)) - {"I", "C"}:
+            raise InputError(
+                f"found_inf={short(found_inf)}: I (overflow) and C (clean), texts of one length. {_EXAMPLE}"
+            )
+        table = np.array([[c == "I" for c in t] for t in letters], bool).reshape(len(letters), -1)
+        return table[0] if isinstance(found_inf, str) else table
+    numbers = np.asarray(found_inf)
+    if numbers.dtype.kind not in "buif":
+        what = "the amax of each step" if amaxes else "a text of I and C, or a number for each step,"
+        raise InputError(f"found_inf={short(found_inf)}: {what} is needed. {_EXAMPLE}")
+    return numbers
+
+
+def _about(scaler: Any) -> dict[str, Any]:
+    settings = {f.name: getattr(scaler, f.name) for f in dataclasses.fields(scaler)}
+    return {k: str(v) if isinstance(v, float) and not math.isfinite(v) else v for k, v in settings.items()}

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from numsim import kernels
 from numsim.array import Array
 from numsim.blocks.codebooks import Codebook
 from numsim.blocks.formats import BlockFormat, get_block_format
 from numsim.blocks.rules import RULES, F, Floats, Scales, tensor_scale
-from numsim.codes import decode
+from numsim.codes import check_codes, decode
 from numsim.errors import InputError, UnavailableError, short
 from numsim.events import Events
 from numsim.formats import FP32
@@ -48,6 +50,14 @@ class BlockArray:
     how: str = "codes given"
 
     def __post_init__(self) -> None:
+        element = self.format.element
+        codes = element.check(self.codes) if isinstance(element, Codebook) else check_codes(self.codes, element)
+        object.__setattr__(self, "codes", codes)
+        if not isinstance(self.scales, Array):
+            raise InputError(
+                f"scales={short(self.scales)}: a numsim Array is needed. Example: "
+                f"numsim.array([1.0], {self.format.scale.name!r})"
+            )
         matrix = _Tiles(self.codes.shape, self.format, self.axis)
         if self.scales.format != self.format.scale or self.scales.shape != matrix.scales_shape:
             raise InputError(
@@ -100,20 +110,19 @@ class _Tiles:
             raise InputError(f"axis={short(axis)}: {format} has blocks on its own axes. Example: leave axis out")
         whole = isinstance(axis, (int, np.integer)) and not isinstance(axis, bool)
         if lies and (not whole or not -len(shape) <= axis < len(shape)):
-            raise InputError(f"axis={short(axis)} of an array of shape {shape}: allowed are {-len(shape)} to "
-                             f"{len(shape) - 1}. Example: axis=-1")  # fmt: skip
+            allowed = f"allowed are {-len(shape)} to {len(shape) - 1}" if shape else f"{format} needs an axis"
+            raise InputError(f"axis={short(axis)} of an array of shape {shape}: {allowed}. Example: axis=-1")
         self.axis, self.shape = axis, shape
         self.moved = (*np.delete(shape, axis).tolist(), shape[axis]) if lies else shape
         self.rows, self.columns = format.tiles(self.moved, axis)
-        width = math.prod(shape) if format.block is None else self.moved[-1]
-        self.size = (math.prod(shape) // width if width else 0, width)
-        self.grid = (self.size[0] // self.rows, self.size[1] // self.columns)
+        self.scales_moved: tuple[int, ...] = ()
         if format.block is None:
-            self.scales_moved: tuple[int, ...] = ()
-        elif len(format.block) == 1:
-            self.scales_moved = (*self.moved[:-1], self.grid[1])
-        else:
-            self.scales_moved = (*self.moved[:-2], self.moved[-2] // self.rows, self.grid[1])
+            self.size, self.grid = (1, math.prod(shape)), (1, 1)  # one scale even where there are no numbers
+            return
+        self.size = (math.prod(self.moved[:-1]), self.moved[-1])
+        self.grid = (self.size[0] // self.rows, self.size[1] // self.columns)
+        high = self.moved[:-1] if lies else (*self.moved[:-2], self.moved[-2] // self.rows)
+        self.scales_moved = (*high, self.grid[1])
 
     @property
     def scales_shape(self) -> tuple[int, ...]:
@@ -190,10 +199,17 @@ def quantize(
     given = None if scale is None else _given(scale, format, tiles)
     draw = draw_for(policy, x.size, x.shape, seed, random_bits, sr_bits)
     matrix = np.ascontiguousarray(tiles.matrix(x))
-    whole, back = (F(1), F(1)) if not format.has_tensor_scale else tensor_scale(_amax(matrix, "ignored"), format)
-    codes, scales = quantize_matrix(
-        matrix, tiles.rows, tiles.columns, format, whole, given, _in_order(draw, tiles, x.shape), policy, events
-    )
+    room = _room(x.size, format)
+    whole = back = F(1)
+    if format.has_tensor_scale and x.size:
+        whole, back = tensor_scale(room.amaxes(matrix.reshape(1, -1), 1, x.size, "ignored").item(), format)
+    if x.size:
+        codes, scales = room.quantize_matrix(
+            matrix, tiles.rows, tiles.columns, format, whole, given, _in_order(draw, tiles, x.shape), policy, events
+        )
+    else:
+        nothing = given or RULES[format.rule].scales(np.zeros(tiles.grid, np.float32), format, whole)
+        codes, scales = encode_elements(matrix, format, draw, policy, events), nothing.codes
     how = f"{format.rule if scale is None else 'scale given'}, {policy.rounding}"
     return BlockArray(
         tiles.back(codes), Array(tiles.scales_back(scales), format.scale), format, axis, float(back), how
@@ -214,7 +230,7 @@ def quantize_matrix(
     """The reference: a float32 matrix of tiles to codes of elements and codes of scales (a grid)."""
     rule = RULES[format.rule]
     blocks = x.reshape(x.shape[0] // rows, rows, x.shape[1] // columns, columns)
-    scales = given or rule.scales(_amax(blocks, rule.nan, (1, 3)), format, whole)
+    scales = given or rule.scales(amaxes(x, rows, columns, rule.nan), format, whole)
     with np.errstate(all="ignore"):
         scaled = (blocks * scales.multiplier[:, None, :, None]).reshape(x.shape)
     return encode_elements(scaled, format, draw, policy, events), scales.codes
@@ -232,10 +248,21 @@ def encode_elements(
     )
 
 
-def _amax(x: Floats, nan: str, axes: tuple[int, ...] | None = None) -> Any:
-    """The largest magnitudes along axes; 0 where there is nothing."""
+def amaxes(x: Floats, rows: int, columns: int, nan: str) -> Floats:
+    """The largest magnitude of each tile of a matrix, as a grid; 0 where there is nothing. NaN is kept or ignored."""
+    tiles = x.reshape(x.shape[0] // rows, rows, x.shape[1] // columns, columns)
     largest = np.maximum if nan == "kept" else np.fmax
-    return largest.reduce(np.abs(x), axis=axes, initial=F(0))
+    return np.asarray(largest.reduce(np.abs(tiles), axis=(1, 3), initial=F(0)))
+
+
+def _room(size: int, format: BlockFormat) -> Any:
+    """Who computes: this room, or its compiled twins."""
+    known = isinstance(format.element, Codebook) or kernels.suit(np.float32, format.element)
+    if known and kernels.use(size):
+        from numsim.kernels import blocks
+
+        return blocks
+    return sys.modules[__name__]
 
 
 def _as_fp32(values: Any) -> Floats:

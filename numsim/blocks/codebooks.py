@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from numsim.errors import FormatError, InputError, short
+from numsim.rounding import round_to
 
 
 @dataclass(frozen=True)
@@ -83,23 +84,37 @@ class Codebook:
         ordered = [self.values[c] for c in self.order]
         middles = self.bounds or [(a + b) / 2 for a, b in itertools.pairwise(ordered)]
         limits = np.array([float(m) for m in middles])
-        if self.ties == "even":  # where the upper code is the even one, the tie itself goes up
-            limits = np.where(self.order[1:] % 2 == 0, np.nextafter(limits, -np.inf), limits)
-        return limits
+        # down where float64 rounded up, and where the upper code is the even one: there the tie itself goes up
+        up = np.array([Fraction(float(limit)) > m for limit, m in zip(limits, middles, strict=True)])
+        tie = np.array([Fraction(float(limit)) == m for limit, m in zip(limits, middles, strict=True)])
+        upper = (self.ties == "even") & (self.order[1:] % 2 == 0)
+        return np.where(up | (tie & upper), np.nextafter(limits, -np.inf), limits)
 
     def encode(self, values: Any) -> npt.NDArray[np.uint8]:
         """The code of the nearest value; numbers beyond the ends take the ends, infinities too.
 
-        Raises ``InputError`` for NaN, which no code stands for.
+        Raises ``InputError`` for NaN, which no code stands for, and for what is no number. Numbers that are no float64
+        are rounded to it first.
         """
-        x = np.asarray(values, np.float64)
+        x = values if isinstance(values, np.ndarray) and values.dtype.kind == "f" else round_to(values, "fp64")
         if np.isnan(x).any():
             raise InputError(f"NaN has no code in {self.name}. Example: numpy.nan_to_num(x)")
         return np.asarray(self.order[np.searchsorted(self.above, x, side="left")])
 
     def decode(self, codes: Any) -> npt.NDArray[np.float64]:
-        """The values of codes."""
-        return np.asarray(self._table[np.asarray(codes)])
+        """The values of codes; refuses codes out of range."""
+        return np.asarray(self._table[self.check(codes)])
+
+    def check(self, codes: Any) -> npt.NDArray[np.unsignedinteger[Any]]:
+        """Codes as an array of uint8; refuses what is no unsigned integer and codes out of range."""
+        array = np.asarray(codes)
+        kinds = "u" if isinstance(codes, (np.ndarray, np.generic)) else "ui"
+        if array.size and not (array.dtype.kind in kinds and 0 <= array.min() and array.max() < self.codes):
+            raise InputError(
+                f"codes {short(codes)}: those of {self.name} are unsigned integers from 0 to {self.codes - 1:#x}. "
+                "Example: numsim.blocks.INT4.decode([0, 15])"
+            )
+        return array.astype(np.uint8, copy=False)
 
     @cached_property
     def _table(self) -> npt.NDArray[np.float64]:

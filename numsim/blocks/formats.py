@@ -50,6 +50,13 @@ class BlockFormat:
         if not isinstance(self.rule, str) or self.rule not in RULES:
             near = ", ".join(difflib.get_close_matches(str(self.rule), RULES)) or ", ".join(RULES)
             raise FormatError(f"rule={short(self.rule)}: known are {near}. {example}")
+        if RULES[self.rule].scale != self.scale:
+            needed = RULES[self.rule].scale
+            raise FormatError(
+                f"rule={self.rule!r} makes {needed} scales, and {short(self.name)} has {self.scale} scales. Example: "
+                f'dataclasses.replace(numsim.blocks.get_block_format("mxfp8"), rule={self.rule!r}, '
+                f"scale=numsim.get_format({needed.name!r}))"
+            )
         block = self.block
         whole = isinstance(block, tuple) and all(isinstance(b, int) and not isinstance(b, bool) for b in block)
         if block is not None and not (whole and len(block) in (1, 2) and all(0 <= b <= 1 << 20 for b in block)):

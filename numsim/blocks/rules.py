@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from numsim.codes import decode
-from numsim.formats import FP32, UE4M3
+from numsim.formats import E8M0, FP32, UE4M3, Format
 from numsim.rounding import encode
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ Floats = npt.NDArray[np.float32]
 F = np.float32
 FLT_MAX = F(np.finfo(np.float32).max)
 _NAN = 0xFF  # of E8M0
+_LN2 = 0.6931471805599453
 
 
 class Scales(NamedTuple):
@@ -37,6 +38,7 @@ class Rule(NamedTuple):
     """How scales come from amaxes."""
 
     scales: Callable[[Floats, BlockFormat, Any], Scales]
+    scale: Format  # of the codes
     nan: str  # of a NaN among the elements: "kept" makes the amax NaN, "ignored" takes the largest number
     what: str  # in a few words
     source: str
@@ -60,7 +62,10 @@ def _exponent(amax: Floats) -> npt.NDArray[np.int64]:
 
 
 def floor(amax: Floats, format: BlockFormat, tensor: Any = None) -> Scales:
-    """2^(floor(log2 amax) - emax): the largest element may saturate."""
+    """2^(floor(log2 amax) - emax): the largest element may saturate.
+
+    Of a NaN or an infinity the scale is NaN, as in torchao 050515e; its release 0.18.0 gives infinity a number.
+    """
     return _mx(_exponent(amax) - format.emax, amax)
 
 
@@ -71,12 +76,18 @@ def ceil(amax: Floats, format: BlockFormat, tensor: Any = None) -> Scales:
 
 
 def rceil(amax: Floats, format: BlockFormat, tensor: Any = None) -> Scales:
-    """The least 2^e that is at least amax / max, the quotient as an FP32 product with the reciprocal."""
+    """The least 2^e that is at least amax / max, the quotient as an FP32 product with the reciprocal of max.
+
+    (torchao 0.18.0 divides, and takes ceil(log2) in FP32, which misses quotients just above a power of two.)
+    """
     return _mx(_rounded_up(amax, format), amax)
 
 
 def even(amax: Floats, format: BlockFormat, tensor: Any = None) -> Scales:
-    """As floor, after amax is rounded to the element's fraction bits: half an ulp is added to its bits."""
+    """As floor, after amax is rounded to the element's fraction bits: half an ulp is added to its bits.
+
+    An amax that so becomes 2^128 has a scale like any other (torchao 050515e takes it for infinity: NaN).
+    """
     fraction = getattr(format.element, "fraction_bits", format.element.bits - 2)
     half = np.uint32(1 << (22 - fraction))
     bits = np.abs(amax).view(np.uint32)
@@ -144,8 +155,7 @@ def _log2_rounds_up(exponent: npt.NDArray[np.int32]) -> Floats:
     size = np.abs(exponent)
     top = np.frexp(np.maximum(size, 1).astype(np.float64))[1] - 1  # 2^top <= |exponent|
     below = top - ((exponent > 0) & (size == 1 << top))  # where the spacing changes at the exponent itself
-    half = np.ldexp(1.0, below - 24)
-    n = np.floor(half * np.log(2.0) * 2.0**24)  # thresholds lie far from whole numbers: tests check each
+    n = np.floor(np.ldexp(_LN2, below))  # of all that occur none is near a whole number: 0.35, 0.69, 1.39, ... 88.7
     return np.asarray(np.where(exponent == 0, F(1), 1 - n * 2.0**-24), np.float32)
 
 
@@ -158,7 +168,11 @@ def _stored(scale: Floats) -> Scales:
 
 # --- absmax: integers, NF4 --------------------------------------------------------------------------------------------
 def absmax(amax: Floats, format: BlockFormat, tensor: Any = None) -> Scales:
-    """max / amax as a product with the FP32 reciprocal of amax; amax / max is stored. A block of zeros stores 0."""
+    """max / amax as a product with the FP32 reciprocal of amax; amax / max is stored.
+
+    A block of zeros stores 0 and has the codes of zero (bitsandbytes forms 0 x infinity there, NaN, and then code 0:
+    the value is zero all the same). Where the reciprocal overflows, numbers become the largest and zeros stay.
+    """
     most = F(format.element_max)
     with np.errstate(all="ignore"):
         multiplier = np.where(amax == 0, F(0), (F(1) / amax) * most).astype(np.float32)
@@ -167,7 +181,10 @@ def absmax(amax: Floats, format: BlockFormat, tensor: Any = None) -> Scales:
 
 
 def absmax_127(amax: Floats, format: BlockFormat, tensor: Any = None) -> Scales:
-    """127 / amax in FP32; amax x (1/127) in FP32 is stored."""
+    """max / amax in FP32; amax x (1 / max) in FP32 is stored. A block of zeros stores 0 and has the codes of zero.
+
+    (On a GPU the originals' quotient is a fast division, which may differ in its last bit.)
+    """
     most = F(format.element_max)
     with np.errstate(all="ignore"):
         multiplier = np.where(amax == 0, F(0), most / amax).astype(np.float32)
@@ -177,14 +194,18 @@ def absmax_127(amax: Floats, format: BlockFormat, tensor: Any = None) -> Scales:
 
 # --- NVFP4: two levels ------------------------------------------------------------------------------------------------
 def tensor_scale(amax: Any, format: BlockFormat) -> tuple[Any, Any]:
-    """NVFP4's FP32 scale of a whole tensor: the multiplier, and what results are multiplied by to come back."""
+    """NVFP4's FP32 scale of a whole tensor: the multiplier, and what results are multiplied by to come back.
+
+    (2688 / amax, amax / 2688). An amax of 0 or infinity gives the multiplier 1. Below 7.9e-36 the multiplier stops at
+    FLT_MAX and no longer belongs to the way back, which still is amax / 2688, as in the original.
+    """
     amax = F(amax)
     most = F(float(UE4M3.max) * format.element_max)
     with np.errstate(all="ignore"):
-        scale = min(most / amax, FLT_MAX) if amax > 0 else F(0)
-        if not scale > 0:  # amax is 0 (an empty or zero tensor), infinite or NaN
+        if amax == 0:
             return F(1), F(1)
-        return scale, F(amax * (F(1) / most))
+        scale = min(most / amax, FLT_MAX)
+        return scale if scale > 0 else F(1), F(amax * (F(1) / most))
 
 
 def nvfp4(amax: Floats, format: BlockFormat, tensor: Any = None) -> Scales:
@@ -201,16 +222,22 @@ def nvfp4(amax: Floats, format: BlockFormat, tensor: Any = None) -> Scales:
 _AO = "pytorch/ao 36027d8, mx_tensor.py"
 _TE = "NVIDIA Transformer Engine d0067d0"
 RULES: dict[str, Rule] = {
-    "floor": Rule(floor, "kept", "round the scale down (OCP)", f"OCP MX 1.0, section 6.3; {_AO}"),
-    "ceil": Rule(ceil, "kept", "round the scale up", _AO),
-    "rceil": Rule(rceil, "kept", "round amax / max up (cuBLAS)", _AO),
-    "even": Rule(even, "kept", "round amax to the element's precision first", _AO),
-    "te": Rule(transformer_engine, "ignored", "as rceil; infinity saturates", f"{_TE}, MXFP8"),
-    "current": Rule(current, "ignored", "max / amax in FP32", f"{_TE}, recipe_common.cuh"),
-    "current-pow2": Rule(current_pow2, "ignored", "max / amax, down to a power of two", f"{_TE}, recipe_common.cuh"),
-    "torchao": Rule(torchao, "kept", "max / amax in FP64", "pytorch/ao 36027d8, float8_utils.py"),
-    "torchao-pow2": Rule(torchao_pow2, "kept", "max / amax, 2^floor(log2)", "pytorch/ao 36027d8, float8_utils.py"),
-    "absmax": Rule(absmax, "ignored", "amax becomes the largest element", "bitsandbytes 95f9af3, csrc/kernels.cu"),
-    "absmax-127": Rule(absmax_127, "ignored", "127 / amax", "bitsandbytes 95f9af3, LLM.int8"),
-    "nvfp4": Rule(nvfp4, "ignored", "E4M3 scales under an FP32 scale", f"{_TE}, core_nvfp4.cuh"),
+    "floor": Rule(floor, E8M0, "kept", "round the scale down (OCP)", f"OCP MX 1.0, section 6.3; {_AO}"),
+    "ceil": Rule(ceil, E8M0, "kept", "round the scale up", _AO),
+    "rceil": Rule(rceil, E8M0, "kept", "round amax / max up (cuBLAS)", _AO),
+    "even": Rule(even, E8M0, "kept", "round amax to the element's precision first", _AO),
+    "te": Rule(transformer_engine, E8M0, "ignored", "as rceil; infinity saturates", f"{_TE}, MXFP8"),
+    "current": Rule(current, FP32, "ignored", "max / amax in FP32", f"{_TE}, recipe_common.cuh"),
+    "current-pow2": Rule(
+        current_pow2, FP32, "ignored", "max / amax, down to a power of two", f"{_TE}, recipe_common.cuh"
+    ),
+    "torchao": Rule(torchao, FP32, "kept", "max / amax in FP64", "pytorch/ao 36027d8, float8_utils.py"),
+    "torchao-pow2": Rule(
+        torchao_pow2, FP32, "kept", "max / amax, 2^floor(log2)", "pytorch/ao 36027d8, float8_utils.py"
+    ),
+    "absmax": Rule(
+        absmax, FP32, "ignored", "amax becomes the largest element", "bitsandbytes 95f9af3, csrc/kernels.cu"
+    ),
+    "absmax-127": Rule(absmax_127, FP32, "ignored", "127 / amax", "bitsandbytes 95f9af3, LLM.int8"),
+    "nvfp4": Rule(nvfp4, UE4M3, "ignored", "E4M3 scales under an FP32 scale", f"{_TE}, core_nvfp4.cuh"),
 }

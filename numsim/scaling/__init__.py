@@ -1,9 +1,17 @@
 """Scaling: loss scalers as pure state machines, state in, state out, with the arithmetic of their originals."""
 
+from numsim.scaling.delayed import (
+    DelayedScaling,
+    DelayedState,
+    power_of_two_scale,
+    reduce_amax,
+    replay_amaxes,
+)
 from numsim.scaling.float_scalers import ApexFp16Scaler, ApexScaler, DeepSpeedScaler, FairseqScaler
 from numsim.scaling.fp32_scalers import FlaxScaler, JmpScaler, KerasScaler, MegatronScaler, OpenSeq2SeqScaler
 from numsim.scaling.logmax import OpenSeq2SeqLogMaxScaler
 from numsim.scaling.playback import replay, replay_scales
+from numsim.scaling.protocol import GradScalerProtocol, Parameter, ProtocolError, Stage
 from numsim.scaling.scaler import Scaler, ScalerError, State, check_strict
 from numsim.scaling.systems import SYSTEMS, get_scaler, list_scalers
 from numsim.scaling.torch_scalers import ApexHysteresisScaler, GradScaler, ShardedGradScaler, StaticScaler
@@ -15,23 +23,32 @@ __all__ = [
     "ApexHysteresisScaler",
     "ApexScaler",
     "DeepSpeedScaler",
+    "DelayedScaling",
+    "DelayedState",
     "FairseqScaler",
     "FlaxScaler",
     "GradScaler",
+    "GradScalerProtocol",
     "JmpScaler",
     "KerasScaler",
     "MegatronScaler",
     "OpenSeq2SeqLogMaxScaler",
     "OpenSeq2SeqScaler",
+    "Parameter",
+    "ProtocolError",
     "Scaler",
     "ScalerError",
     "ShardedGradScaler",
+    "Stage",
     "State",
     "StaticScaler",
     "check_strict",
     "get_scaler",
     "list_scalers",
+    "power_of_two_scale",
+    "reduce_amax",
     "replay",
+    "replay_amaxes",
     "replay_scales",
     "unscale",
     "unscale_and_clip",

@@ -1,8 +1,8 @@
 """Twin of ``numsim.scaling.playback.scales``: all scalers as one machine, over many strings of overflows.
 
 Why it is exact. An fp32 product or quotient is the double one rounded to fp32: a product of two fp32 numbers is exact
-in double, and a quotient has too few bits to be a tie in double without being one exactly. torch's double factor times an
-fp32 scale is rounded to double first, here as there. The factors come rounded to fp32 where the original rounds them.
+in double, and a quotient has too few bits to be a tie in double without being one exactly. torch's double factor times
+an fp32 scale is rounded to double first, here as there. The factors come as fp32 where the original rounds them.
 Counting back from the last overflow or growth is the same as taking the iteration modulo the window, and a hysteresis
 that falls below 1 is the same as one that stays at 1.
 """

@@ -311,11 +311,20 @@ _HINTS = {
     "float8": "e4m3 (forward) or e5m2 (gradients)",
     "fp6": "e3m2 or e2m3",
     "fp4": "e2m1",
-    "nvfp4": "e2m1 (its numbers) or ue4m3 (its scales)",
-    "mxfp4": "e2m1 (its numbers) or e8m0 (its scales)",
-    "mxfp6": "e3m2 or e2m3 (its numbers) or e8m0 (its scales)",
-    "mxfp8": "e4m3 or e5m2 (its numbers) or e8m0 (its scales)",
     "e5m0": "e8m0",
+}
+_BLOCK_FORMATS = {  # numsim.blocks, a floor above, makes them: here is what their numbers and scales are
+    name: f": did you mean {parts}?" if parts else "."
+    for parts, names in (
+        ("e4m3 or e5m2 (its numbers) or e8m0 (its scales)", "mxfp8 mxfp8_e4m3 mxfp8_e5m2"),
+        ("e2m3 or e3m2 (its numbers) or e8m0 (its scales)", "mxfp6 mxfp6_e2m3 mxfp6_e3m2"),
+        ("e2m1 (its numbers) or e8m0 (its scales)", "mxfp4 mxfp4_e2m1"),
+        ("e2m1 (its numbers) or ue4m3 (its scales)", "nvfp4 nvfp4_1d nvfp4_2d"),
+        ("e4m3 or e5m2 (its numbers)", "fp8_tensor fp8_tensor_e5m2 fp8_1x128 fp8_128x128"),
+        ("e4m3 (its numbers)", "torchao_tensorwise torchao_rowwise"),
+        ("", "mxint8 nf4 int8 int4"),
+    )
+    for name in names.split()
 }
 
 
@@ -357,6 +366,11 @@ def get_format(x: Any) -> Format:
                 "in all. Example: numsim explain 0.1 --format e5m4"
             )
         return _ieee(name, e, f, name.upper(), "IEEE 754-2019 style, bias 2^(X-1) - 1")
+    if (block := name.replace("-", "_")) in _BLOCK_FORMATS:
+        raise FormatError(
+            f"{block} is a block format, no number format{_BLOCK_FORMATS[block]} "
+            f'Example: numsim explain "[0.1, 300]" --format {block}, or numsim.blocks.quantize(x, "{block}")'
+        )
     names = [*_BY_NAME, *_ALIASES]
     near = _HINTS.get(name) or " or ".join(difflib.get_close_matches(name, names, n=3, cutoff=0.5))
     known = ", ".join("e4m3" if n == "e4m3fn" else n for n in _BY_NAME)

@@ -1,8 +1,10 @@
-"""numsim explain: what a format does to a number or an operation, or a tensor core to a sum of products."""
+"""numsim explain: what a format does to a number or an operation, a block format to a list of numbers, or a tensor core
+to a sum of products."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import re
 import sys
@@ -14,15 +16,18 @@ from typing import TYPE_CHECKING, Any
 
 from numsim import files
 from numsim.cli import FINE, _output, add_output, add_rounding
-from numsim.errors import InputError
+from numsim.errors import FormatError, InputError
 from numsim.explain import explain
+from numsim.formats import get_format
 from numsim.rounding import ROUNDINGS
 from numsim.show import html, text
 
 if TYPE_CHECKING:
+    from numsim.blocks import BlockFormat
     from numsim.tensorcore import MmaExplanation
 
 _SUM = 'numsim explain "1*1 + 31 x 2^-7*2^-7" --chip h100 --format e4m3'
+_LIST = 'numsim explain "[0.1, 300, 480, 1]" --format mxfp8'
 
 
 def add(subparsers: Any) -> None:
@@ -37,15 +42,15 @@ def add(subparsers: Any) -> None:
             "numsim explain -1e-8 --format e4m3 --overflow saturate",
             'numsim explain "fma(0.1, 3, -0.3)" --format fp32 --json',
             "numsim explain 0.1 --format bf16 --rounding stochastic --seed 7",
-            "numsim explain e4m3:0x7e",
+            _LIST,
             _SUM,
             'numsim explain "1 + 8 x 2^-12*2^-12" --chip v100 --out lost.png',
         ],
     )
     parser.add_argument(
         "expression", nargs="+", metavar="EXPR",
-        help="a number (0.1, 1/3, 0x1.8p-3, 2^-7, inf, e4m3:0x7e) or an operation with + - * / ( ) sqrt(x) "
-        "fma(a, b, c); quote it",
+        help="a number (0.1, 1/3, 0x1.8p-3, 2^-7, inf, e4m3:0x7e), an operation with + - * / ( ) sqrt(x) "
+        "fma(a, b, c), or a list of numbers for a block format; quote it",
     )  # fmt: skip
     parser.add_argument(
         "--format", metavar="NAME",
@@ -65,13 +70,15 @@ def run(args: argparse.Namespace) -> int:
     for name in ("instruction", "style", "theme"):
         if getattr(args, name) is not None:
             raise InputError(f"--{name} goes with --chip. Example: {_SUM}")
+    if (written := " ".join(args.expression)).strip().startswith("["):
+        return _run_block(args, written)
     if args.rounding == "stochastic" and args.seed is None:
         raise InputError("--rounding stochastic draws random numbers: it needs a seed. Example: --seed 7")
     if args.rounding in ROUNDINGS and args.rounding != "stochastic" and args.seed is not None:
         raise InputError(f"--rounding {args.rounding} draws no random numbers. Example: --rounding stochastic --seed 7")
     try:
         explanation = explain(
-            " ".join(args.expression), args.format, rounding=args.rounding, overflow=args.overflow,
+            written, args.format, rounding=args.rounding, overflow=args.overflow,
             subnormals=args.subnormals, nan=args.nan, seed=args.seed,
         )  # fmt: skip
     except InputError as error:
@@ -88,10 +95,44 @@ def run(args: argparse.Namespace) -> int:
     return FINE
 
 
-# --- one tensor core --------------------------------------------------------------------------------------------------
+# --- a list of numbers in a block format -----------------------------------------------------------------------------
 _DEFAULTS = {"rounding": "nearest-even", "overflow": "ieee", "subnormals": "keep", "nan": "raise", "seed": None}
 
 
+def _run_block(args: argparse.Namespace, written: str) -> int:
+    from numsim.blocks.explain import explain_block
+    from numsim.show import blocks
+
+    for name, default in _DEFAULTS.items():
+        if getattr(args, name) != default:
+            raise InputError(f"--{name} does not go with a list: elements of a block are rounded to the nearest and "
+                             f"saturate. Example: {_LIST}")  # fmt: skip
+    if args.format is None:
+        raise InputError(f"a list of numbers needs a block format. Example: {_LIST}")
+    explanation = explain_block(written, _block_format(args.format))
+    if args.out is not None:
+        contents = {"json": _output.to_json(explanation.to_dict()), "txt": str(explanation)}
+        _output.write_out(args.out, "explain", contents)
+    if args.json:
+        _output.print_json(explanation.to_dict())
+    else:
+        text.write(blocks.explanation(explanation), sys.stdout, colour=_output.colour(args.plain))
+    return FINE
+
+
+def _block_format(name: str) -> BlockFormat:
+    from numsim.blocks.formats import get_block_format
+
+    try:
+        return get_block_format(name)
+    except FormatError as error:
+        message = str(error).partition(" Example:")[0]
+    with contextlib.suppress(FormatError):
+        message = f"{get_format(name).title} is a number format; lists of numbers are for block formats."
+    raise InputError(f"{message} Example: {_LIST}")
+
+
+# --- one tensor core --------------------------------------------------------------------------------------------------
 def _run_chip(args: argparse.Namespace) -> int:
     from numsim.expression import parse_products
     from numsim.show import mma_text

@@ -1,18 +1,21 @@
-"""numsim formats: the table of formats, or all about one."""
+"""numsim formats: the tables of number formats and block formats, or all about one."""
 
 from __future__ import annotations
 
 import argparse
+import difflib
 import sys
 import textwrap
 from fractions import Fraction
 from typing import Any
 
+from numsim.blocks.formats import BlockFormat, get_block_format, list_block_formats
 from numsim.cli import FINE, _output, add_output
-from numsim.errors import InputError
+from numsim.errors import FormatError, InputError
+from numsim.errors import short as as_typed
 from numsim.formats import SPECIALS, Format, get_format, list_formats
 from numsim.rounding import encode
-from numsim.show import text
+from numsim.show import blocks, text
 from numsim.show.numbers import exact_decimal, fraction_text, hex_code, power_of_two, short
 from numsim.show.record import code_dict
 from numsim.show.text import Line, Span
@@ -21,30 +24,34 @@ from numsim.show.text import Line, Span
 def add(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "formats",
-        description="The number formats: one table of all named ones, or all about those that are named.",
+        description="The number formats and the block formats (elements that share scales): tables of all named ones, "
+        "or all about those that are named.",
         examples=[
             "numsim formats",
             "numsim formats e4m3",
             "numsim formats fp16 bf16",
             "numsim formats e6m9        (any eXmY is IEEE-style)",
+            "numsim formats mxfp8       (its edges, and a worked block)",
             "numsim formats --json",
         ],
     )
-    parser.add_argument("names", nargs="*", metavar="NAME", help="fp16, bf16, e4m3, any eXmY, ...")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="fp16, bf16, e4m3, any eXmY, mxfp8, nvfp4, nf4, ...")
     add_output(parser, "a folder, or a file .json or .txt, to write to as well")
 
 
 def run(args: argparse.Namespace) -> int:
     if len(args.names) > 100:
         raise InputError(f"{len(args.names)} names: at most 100 at a time.")
-    formats = [get_format(name) for name in args.names]
+    formats = [named(name) for name in args.names]
     if args.names:
         lines: list[Line] = []
         for format in formats:
-            lines += [[Span("")]] * bool(lines) + card(format)
+            lines += [[Span("")]] * bool(lines)
+            lines += blocks.card(format) if isinstance(format, BlockFormat) else card(format)
     else:
-        lines = table(list_formats())
-    data = [facts(format) for format in formats or list_formats()]
+        lines = [*table(list_formats()), [Span("")], *blocks.table(list_block_formats())]
+    data = [blocks.facts(format) if isinstance(format, BlockFormat) else facts(format)
+            for format in formats or [*list_formats(), *list_block_formats()]]  # fmt: skip
     if args.out is not None:
         _output.write_out(args.out, "formats", {"txt": text.plain(lines), "json": _output.to_json(data)})
     if args.json:
@@ -52,6 +59,23 @@ def run(args: argparse.Namespace) -> int:
     else:
         text.write(lines, sys.stdout, colour=_output.colour(args.plain))
     return FINE
+
+
+def named(name: str) -> Format | BlockFormat:
+    """The block format or the number format of a name; raises ``FormatError`` with the nearest of both."""
+    try:
+        return get_block_format(name)
+    except FormatError:
+        pass
+    try:
+        return get_format(name)
+    except FormatError:
+        near = difflib.get_close_matches(name.strip().lower(), [f.name for f in list_block_formats()], n=2, cutoff=0.8)
+        if not near:
+            raise
+    raise FormatError(
+        f"unknown format {as_typed(name)}: did you mean {' or '.join(near)}? Example: numsim formats {near[0]}"
+    )
 
 
 def about(x: Fraction | None) -> str:
@@ -164,7 +188,8 @@ def facts(format: Format) -> dict[str, Any]:
     f = format
     stall, least_subnormal = f.adding_one_stalls_at, f.least_subnormal
     return {
-        "name": f.name, "title": f.title, "bits": f.bits, "signed": f.signed, "exponent_bits": f.exponent_bits,
+        "kind": "number", "name": f.name, "title": f.title,
+        "bits": f.bits, "signed": f.signed, "exponent_bits": f.exponent_bits,
         "fraction_bits": f.fraction_bits, "bias": f.bias, "specials": f.specials,
         "specials_in_words": SPECIALS[f.specials], "zero": f.zero, "precision": f.precision, "emin": f.emin,
         "emax": f.emax, "max": fraction_text(f.max), "least_normal": fraction_text(f.least_normal),

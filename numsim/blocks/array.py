@@ -200,19 +200,16 @@ def quantize(
     draw = draw_for(policy, x.size, x.shape, seed, random_bits, sr_bits)
     matrix = np.ascontiguousarray(tiles.matrix(x))
     room = _room(x.size, format)
-    whole = back = F(1)
-    if format.has_tensor_scale and x.size:
-        whole, back = tensor_scale(room.amaxes(matrix.reshape(1, -1), 1, x.size, "ignored").item(), format)
     if x.size:
-        codes, scales = room.quantize_matrix(
-            matrix, tiles.rows, tiles.columns, format, whole, given, _in_order(draw, tiles, x.shape), policy, events
+        codes, scales, back = room.quantize_matrix(
+            matrix, tiles.rows, tiles.columns, format, given, _in_order(draw, tiles, x.shape), policy, events
         )
     else:
-        nothing = given or RULES[format.rule].scales(np.zeros(tiles.grid, np.float32), format, whole)
-        codes, scales = encode_elements(matrix, format, draw, policy, events), nothing.codes
+        nothing = given or RULES[format.rule].scales(np.zeros(tiles.grid, np.float32), format, F(1))
+        codes, scales, back = encode_elements(matrix, format, draw, policy, events), nothing.codes, 1.0
     how = f"{format.rule if scale is None else 'scale given'}, {policy.rounding}"
     return BlockArray(
-        tiles.back(codes), Array(tiles.scales_back(scales), format.scale), format, axis, float(back), how
+        tiles.back(codes), Array(tiles.scales_back(scales), format.scale), format, axis, back, how
     )  # fmt: skip
 
 
@@ -221,19 +218,21 @@ def quantize_matrix(
     rows: int,
     columns: int,
     format: BlockFormat,
-    whole: Any,
     given: Scales | None,
     draw: Draw | None,
     policy: Policy,
     events: Events | None,
-) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """The reference: a float32 matrix of tiles to codes of elements and codes of scales (a grid)."""
-    rule = RULES[format.rule]
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any], float]:
+    """The reference: a float32 matrix of tiles to codes of elements, codes of scales (a grid), and a tensor scale."""
+    rule, scales, back = RULES[format.rule], given, 1.0
+    if scales is None:
+        amax = amaxes(x, rows, columns, rule.nan)
+        whole, back = tensor_scale(amax.max(), format) if format.has_tensor_scale else (F(1), 1.0)
+        scales = rule.scales(amax, format, whole)
     blocks = x.reshape(x.shape[0] // rows, rows, x.shape[1] // columns, columns)
-    scales = given or rule.scales(amaxes(x, rows, columns, rule.nan), format, whole)
     with np.errstate(all="ignore"):
         scaled = (blocks * scales.multiplier[:, None, :, None]).reshape(x.shape)
-    return encode_elements(scaled, format, draw, policy, events), scales.codes
+    return encode_elements(scaled, format, draw, policy, events), scales.codes, float(back)
 
 
 def encode_elements(

@@ -23,7 +23,7 @@ import numpy.typing as npt
 from numsim.blocks import array
 from numsim.blocks.codebooks import Codebook
 from numsim.blocks.formats import BlockFormat
-from numsim.blocks.rules import RULES, Floats, Scales
+from numsim.blocks.rules import RULES, Floats, Scales, tensor_scale
 from numsim.codes import code_dtype
 from numsim.events import Events
 from numsim.kernels import rounding
@@ -60,17 +60,21 @@ def quantize_matrix(
     rows: int,
     columns: int,
     format: BlockFormat,
-    whole: Any,
     given: Scales | None,
     draw: Draw | None,
     policy: Policy,
     events: Events | None,
-) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """A float32 matrix of tiles to codes of elements and codes of scales (a grid)."""
-    scales = given or _scales(amaxes(x, rows, columns, RULES[format.rule].nan), format, whole)
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any], float]:
+    """A float32 matrix of tiles to codes of elements, codes of scales (a grid), and a tensor scale."""
+    scales, back = given, 1.0
+    if scales is None:
+        amax = amaxes(x, rows, columns, RULES[format.rule].nan)
+        whole, back = tensor_scale(amax.max(), format) if format.has_tensor_scale else (np.float32(1), 1.0)
+        scales = _scales(amax, format, whole)
     flat, factors = _read_only(x).reshape(-1), _read_only(scales.multiplier.repeat(rows, axis=0)).reshape(-1)
-    nearest = _codebook(format.element) if isinstance(format.element, Codebook) else None
-    results = np.empty(x.size, np.uint8 if nearest else code_dtype(format.element))
+    element: Any = format.element
+    nearest = _codebook(element) if isinstance(element, Codebook) else None
+    results = np.empty(x.size, np.uint8 if nearest else code_dtype(element))
     # What is beyond the largest element becomes it, and need not go through the loops' careful path; but it is counted.
     most = np.float32(format.element_max if events is None else np.inf)
     counted: list[Events] = []
@@ -83,14 +87,15 @@ def quantize_matrix(
             if nearest:
                 nearest(part, results[span])
             else:
-                results[span] = rounding.encode(part, format.element, policy, _draws_of(draw, span), seen)
+                results[span] = rounding.encode(part, element, policy, _draws_of(draw, span), seen)
         if seen is not None:
             counted.append(seen)
 
     over_chunks(x.size, work)
-    for seen in counted:
-        events.add(seen)
-    return results.reshape(x.shape), scales.codes
+    if events is not None:
+        for seen in counted:
+            events.add(seen)
+    return results.reshape(x.shape), scales.codes, float(back)
 
 
 TWINS = [(array.amaxes, amaxes), (array.quantize_matrix, quantize_matrix)]
@@ -98,9 +103,9 @@ TWINS = [(array.amaxes, amaxes), (array.quantize_matrix, quantize_matrix)]
 
 # --- lines ------------------------------------------------------------------------------------------------------------
 class _Lines(NamedTuple):
-    """``count`` lines of ``columns`` numbers each, cut into pieces where they are longer than a chunk."""
+    """So many lines of ``columns`` numbers each, cut into pieces where they are longer than a chunk."""
 
-    count: int
+    lines: int
     columns: int
 
     @property
@@ -111,7 +116,7 @@ class _Lines(NamedTuple):
     @property
     def units(self) -> int:
         """All pieces."""
-        return self.count * self.pieces
+        return self.lines * self.pieces
 
     @property
     def large(self) -> int:
@@ -156,9 +161,9 @@ def _draws_of(draw: Draw | None, span: slice) -> Draw | None:
     return replace(draw, position=draw.position + span.start)
 
 
-def _read_only(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def _read_only(x: Floats) -> Floats:
     """A view of the one type for which kernels are compiled."""
-    view = np.require(x, requirements="CA").view()
+    view: Floats = np.require(x, requirements=("C", "A")).view()
     view.flags.writeable = False
     return view
 
@@ -213,7 +218,9 @@ def _codebook(element: Codebook) -> Encoder:
     with np.errstate(over="ignore"):
         bounds = element.above.astype(np.float32)
     bounds = np.where(bounds > element.above, np.nextafter(bounds, np.float32(-np.inf)), bounds)
-    return lambda x, codes: _count_bounds(x, bounds, order[:-1] ^ order[1:], order[0], codes)
+    none = -len(bounds) % 4  # nothing is above infinity
+    bounds, changes = np.pad(bounds, (0, none), constant_values=np.inf), np.pad(order[:-1] ^ order[1:], (0, none))
+    return lambda x, codes: _count_bounds(x, bounds, changes, order[0], codes)
 
 
 @jit
@@ -236,9 +243,13 @@ def _count_bounds(x, bounds, changes, lowest, codes):
         for j in range(part.size):
             clean[j] = part[j] if part[j] == part[j] else _F0
             hold[j] = lowest
-        for k in range(bounds.size):
-            bound, change = bounds[k], changes[k]
+        for k in range(0, bounds.size, 4):
+            b0, b1, b2, b3 = bounds[k], bounds[k + 1], bounds[k + 2], bounds[k + 3]
+            c0, c1, c2, c3 = changes[k], changes[k + 1], changes[k + 2], changes[k + 3]
             for j in range(part.size):
-                hold[j] = np.uint32(hold[j] ^ (change if clean[j] > bound else _U0))
+                y = clean[j]
+                low = np.uint32((c0 if y > b0 else _U0) ^ (c1 if y > b1 else _U0))
+                high = np.uint32((c2 if y > b2 else _U0) ^ (c3 if y > b3 else _U0))
+                hold[j] = np.uint32(hold[j] ^ np.uint32(low ^ high))
         for j in range(part.size):
             results[j] = np.uint8(hold[j])

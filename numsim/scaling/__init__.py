@@ -12,6 +12,14 @@ from numsim.scaling.fp32_scalers import FlaxScaler, JmpScaler, KerasScaler, Mega
 from numsim.scaling.logmax import OpenSeq2SeqLogMaxScaler
 from numsim.scaling.playback import replay, replay_scales
 from numsim.scaling.protocol import GradScalerProtocol, Parameter, ProtocolError, Stage
+from numsim.scaling.recipes import (
+    Gemm,
+    Recipe,
+    default_recipe,
+    get_recipe,
+    list_recipes,
+    quantize_operand,
+)
 from numsim.scaling.scaler import Scaler, ScalerError, State, check_strict
 from numsim.scaling.systems import SYSTEMS, get_scaler, list_scalers
 from numsim.scaling.torch_scalers import ApexHysteresisScaler, GradScaler, ShardedGradScaler, StaticScaler
@@ -27,6 +35,7 @@ __all__ = [
     "DelayedState",
     "FairseqScaler",
     "FlaxScaler",
+    "Gemm",
     "GradScaler",
     "GradScalerProtocol",
     "JmpScaler",
@@ -36,6 +45,7 @@ __all__ = [
     "OpenSeq2SeqScaler",
     "Parameter",
     "ProtocolError",
+    "Recipe",
     "Scaler",
     "ScalerError",
     "ShardedGradScaler",
@@ -43,9 +53,13 @@ __all__ = [
     "State",
     "StaticScaler",
     "check_strict",
+    "default_recipe",
+    "get_recipe",
     "get_scaler",
+    "list_recipes",
     "list_scalers",
     "power_of_two_scale",
+    "quantize_operand",
     "reduce_amax",
     "replay",
     "replay_amaxes",

@@ -1,0 +1,305 @@
+"""Pictures of traces: loss scales with their overflows, amaxes under a scale that lags behind, ranges of gradients.
+
+Sizes stand on axes of powers of two. Zeros, infinities and NaN have no place there: a line that reaches them ends with
+a mark and a word.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from numsim.errors import InputError, short
+from numsim.experiments.experiment import listed
+from numsim.formats import get_format
+from numsim.show.style import (
+    BLACK,
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    PALE,
+    SKY,
+    VERMILLION,
+    Picture,
+    check_style,
+    headline,
+    ink,
+    new_picture,
+    power,
+    settings,
+    ticks,
+    type_size,
+)
+from numsim.traces import Trace
+
+Drawn = tuple[str, Picture, str]  # file stem, figure, alt text
+Floats = npt.NDArray[np.float64]
+
+
+# --- loss scales ------------------------------------------------------------------------------------------------------
+def overflow_kinds(trace: Trace) -> dict[int, str]:
+    """What each overflow says: "search", "probe" or "fall", by its step; ``scale`` is the scale after each step.
+
+    Before the first growth a scaler searches downwards. After one an overflow above the scale that grew last is a
+    probe: it says that this is the limit, and costs a step. One at or below that scale, which had stood a whole
+    interval, is a fall: gradients have become larger, or are lost. So is one at a scale of 1 or below, where the
+    gradients themselves overflow.
+
+    >>> from numsim.traces import Event
+    >>> scales = [16, 8, 8, 16, 8, 4, 4]
+    >>> overflow_kinds(Trace("t", range(7), {"scale": scales}, [Event(i, "overflow") for i in (1, 4, 5)]))
+    {1: 'search', 4: 'probe', 5: 'fall'}
+    """
+    overflows = set(trace.happened("overflow"))
+    kinds: dict[int, str] = {}
+    stood = 1.0  # the scale that grew last
+    grown = False
+    for step, before, after in zip(trace.steps.tolist(), _before(trace), trace["scale"], strict=True):
+        if step in overflows:
+            kinds[step] = "fall" if before <= stood else "probe" if grown else "search"
+        elif after > before:
+            stood, grown = before, True
+    return kinds
+
+
+def _before(trace: Trace) -> Floats:
+    """The scale that each step was made with."""
+    scale = trace["scale"]
+    first = trace.about.get("init_scale", scale[0])
+    return np.array([first if isinstance(first, float) else scale[0], *scale[:-1]])
+
+
+_MARKS: dict[str, tuple[str, dict[str, Any]]] = {
+    "search": ("searching overflow", {"marker": "x", "color": GREY}),
+    "probe": ("probing overflow", {"marker": "x", "color": BLUE}),
+    "fall": ("falling overflow", {"marker": "X", "color": VERMILLION}),
+    "growth": ("growth", {"marker": "^", "color": GREEN, "fillstyle": "none"}),
+    "skipped": ("skipped", {"marker": "|", "color": GREY}),
+}
+_WORDS = {"search": "searching", "probe": "probing", "fall": "falling"}
+
+
+def scale_plot(
+    traces: Mapping[str, Trace], style: str = "page", *, stem: str = "scale", finding: str = "", below: str = ""
+) -> Drawn:
+    """Loss scales over the steps, a panel for each system, with overflows, growths and skipped steps.
+
+    Each trace has the series ``scale`` (after each step), and events "overflow"; steps with one are skipped. Grey in
+    the other panels: the first system.
+    """
+    check_style(style)
+    check_traces(traces, ("scale",))
+    with settings(style):
+        columns = 1 if len(traces) == 1 else 2 if len(traces) <= 8 else 3
+        rows = math.ceil(len(traces) / columns)
+        figure = new_picture(style, 0.22 + 0.24 * rows)
+        panels, legend = _panels(figure, rows, columns, len(traces))
+        size, first = type_size(style), next(iter(traces.values()))
+        drawn = [_log2(t["scale"]) for t in traces.values()]
+        floor, top = _span([*drawn, *(_log2(_before(t)) for t in traces.values())])
+        shown: dict[str, Any] = {}
+        said = []
+        for axes, (name, trace), y in zip(panels, traces.items(), drawn, strict=True):
+            if trace is not first:
+                axes.step(first.steps, drawn[0], where="post", color=PALE, linewidth=size * 0.3)
+            axes.step(trace.steps, y, where="post", color=BLACK, linewidth=size * 0.1)
+            shown |= _scale_marks(axes, trace, y)
+            _end(axes, trace.steps, trace["scale"], floor, top)
+            kinds = list(overflow_kinds(trace).values())
+            counts = [f"{kinds.count(k)} {word}" for k, word in _WORDS.items() if k in kinds]
+            said.append(f"{name}: {len(kinds)} overflows{f', {listed(counts)}' if counts else ''}")
+            if len(traces) > 1:
+                axes.set_title(name, fontweight="normal", fontsize=size * 0.95)
+            axes.set_xlabel("step" if axes in panels[-columns:] else "")
+        _binades(panels[0].yaxis, floor, top, 8 if rows <= 3 else 4)
+        panels[0].set_ylim(floor - 0.2 * (top - floor), top + 0.1 * (top - floor))
+        figure.supylabel("loss scale", fontsize=size)
+        order = [kind for kind in _MARKS if kind in shown]
+        _legend(legend, [shown[k] for k in order], [_MARKS[k][0] for k in order])
+        few = len(traces) <= 3
+        finding = finding or ("; ".join(said) if few else f"{len(traces)} loss scalers on the same gradients")
+        headline(figure, finding, below)
+        alt = f"{finding}. Line charts of the loss scale over the steps, in powers of two: {'; '.join(said)}."
+        return stem, figure, alt
+
+
+def _scale_marks(axes: Any, trace: Trace, y: Floats) -> dict[str, Any]:
+    """Marks on a scale's line: where an overflow met it, where it grew; below, the skipped steps. What was drawn."""
+    kinds, before = overflow_kinds(trace), _log2(_before(trace))
+    grown = y > before
+    places = {kind: np.isin(trace.steps, [step for step, k in kinds.items() if k == kind]) for kind in _MARKS}
+    rows: dict[str, tuple[Any, Any]] = {kind: (trace.steps[at], before[at]) for kind, at in places.items()}
+    rows |= {"growth": (trace.steps[grown], y[grown]), "skipped": (list(kinds), [0.04] * len(kinds))}
+    drawn = {}
+    for kind, (x, heights) in rows.items():
+        if len(x):
+            below = {"transform": axes.get_xaxis_transform()} if kind == "skipped" else {}
+            (drawn[kind],) = axes.plot(x, heights, linestyle="none", zorder=4, **_MARKS[kind][1], **below)
+    return drawn
+
+
+# --- amax and the scale that lags behind ------------------------------------------------------------------------------
+def amax_plot(
+    trace: Trace, style: str = "page", *, format: Any = "e4m3", stem: str = "amax", finding: str = "", below: str = ""
+) -> Drawn:
+    """The amax at each step, and the largest magnitude that the scale in use leaves room for; above it values clip.
+
+    The trace has the series ``amax`` and ``scale``: the scale that the values of the step were multiplied with.
+    """
+    check_style(style)
+    check_traces({trace.title: trace}, ("amax", "scale"))
+    target = get_format(format)
+    with settings(style), np.errstate(all="ignore"):
+        amax, scale = trace["amax"], trace["scale"]
+        limit = float(target.max) / scale
+        clips = amax > limit
+        figure = new_picture(style, 0.52)
+        (axes,), legend = _panels(figure, 1, 1, 1)
+        size = type_size(style)
+        y, room = _log2(amax), _log2(limit)
+        floor, top = _span([y, room])
+        high = np.where(np.isnan(y) & (amax > 0), top, y)  # an infinity reaches the top
+        axes.fill_between(trace.steps, room, high, where=clips, step="mid", color=VERMILLION, alpha=0.25, linewidth=0)
+        axes.step(trace.steps, room, where="mid", color=BLUE, linestyle="--", linewidth=size * 0.16,
+                  label=f"limit: {target.title}'s {float(target.max):g} / scale")  # fmt: skip
+        axes.plot(trace.steps, y, color=BLACK, linewidth=size * (0.12 if len(trace) <= 200 else 0.06), label="amax")
+        axes.plot(trace.steps[clips], high[clips], color=VERMILLION, marker="X", linestyle="none", zorder=4,
+                  markersize=size * 0.55,                  label="above the limit: clipped", clip_on=False)  # fmt: skip
+        _end(axes, trace.steps, amax, floor, top)
+        _binades(axes.yaxis, floor, top)
+        axes.set_ylim(floor - 0.06 * (top - floor), top + 0.1 * (top - floor))
+        axes.set_xlabel("step")
+        axes.set_ylabel("magnitude")
+        _legend(legend, *axes.get_legend_handles_labels())
+        count = int(np.count_nonzero(clips))
+        finding = finding or f"{trace.title}: values clip in {count} of {len(trace)} steps"
+        headline(figure, finding, below)
+        alt = (f"{finding}. Line chart of the amax and of the largest magnitude that fits, in powers of two; the amax "
+               f"is above it in {count} of {len(trace)} steps.")  # fmt: skip
+        return stem, figure, alt
+
+
+# --- ranges -----------------------------------------------------------------------------------------------------------
+RANGES = ("p5", "median", "p95", "amax")
+_LIMITS = ((VERMILLION, "--"), (BLUE, "-."), (GREEN, ":"), (ORANGE, "-"))
+
+
+def ranges_plot(
+    traces: Mapping[str, Trace],
+    style: str = "page",
+    *,
+    formats: Sequence[Any] = ("fp16",),
+    stem: str = "ranges",
+    finding: str = "",
+    below: str = "",
+) -> Drawn:
+    """Ranges of magnitudes over the steps, a panel for each layer: amax, median, and where 90 % of them lie.
+
+    Each trace has the series ``p5``, ``median``, ``p95`` and ``amax``. Lines across: each format's largest number and
+    the least that is not 0.
+    """
+    check_style(style)
+    check_traces(traces, RANGES)
+    chosen = [get_format(f) for f in formats]
+    if len(chosen) > len(_LIMITS):
+        raise InputError(f"formats={short(formats)}: at most {len(_LIMITS)} are told apart. Example: formats=['fp16']")
+    with settings(style):
+        columns = min(len(traces), 4 if style == "page" else 6)
+        rows = math.ceil(len(traces) / columns)
+        figure = new_picture(style, 0.24 + 0.3 * rows)
+        panels, legend = _panels(figure, rows, columns, len(traces))
+        size = type_size(style)
+        limits = [(float(math.log2(f.max)), float(f.emin - f.fraction_bits)) for f in chosen]
+        logs = [_log2(t[name]) for t in traces.values() for name in RANGES]
+        floor, top = _span([*logs, np.ravel(limits)])
+        for axes, (name, trace) in zip(panels, traces.items(), strict=True):
+            low, middle, high, amax = (_log2(trace[series]) for series in RANGES)
+            axes.fill_between(trace.steps, low, high, color=SKY, alpha=0.35, linewidth=0, label="5 to 95 %")
+            axes.plot(trace.steps, middle, color=BLACK, linewidth=size * 0.16, label="median")
+            few = len(trace) <= 12
+            axes.plot(trace.steps, amax, color=BLACK, linewidth=size * 0.08, label="amax", linestyle=":",
+                      marker="^" if few else "")  # fmt: skip
+            for f, ends, (color, dash) in zip(chosen, limits, _LIMITS, strict=False):
+                for y, label in zip(ends, (f"{f.title}: largest, least", None), strict=True):
+                    axes.axhline(y, color=color, linestyle=dash, linewidth=size * 0.12, label=label)
+            axes.set_title(name, fontweight="normal", fontsize=size * 0.95)
+            axes.set_xlabel("step" if axes in panels[-columns:] else "")
+        figure.supylabel("magnitude", fontsize=size)
+        _binades(panels[0].yaxis, floor, top, 8 if rows <= 3 else 4)
+        panels[0].set_ylim(floor - 0.04 * (top - floor), top + 0.04 * (top - floor))
+        _legend(legend, *panels[0].get_legend_handles_labels())
+        widest = max(traces, key=lambda name: float(np.nanmax(_log2(traces[name]["amax"]) - _log2(traces[name]["p5"]))))
+        finding = finding or f"The widest range from 5 % to the amax is that of {widest}"
+        headline(figure, finding, below)
+        alt = (f"{finding}. Panels for {', '.join(traces)}: amax, median and the middle 90 % of the magnitudes over "
+               f"the steps, in powers of two, with the limits of {', '.join(f.title for f in chosen)}.")  # fmt: skip
+        return stem, figure, alt
+
+
+# --- what they share --------------------------------------------------------------------------------------------------
+def check_traces(traces: Mapping[str, Trace], needed: Sequence[str]) -> None:
+    """Refuse what cannot be drawn: no trace, an empty one, one without a series."""
+    if not traces:
+        raise InputError("no traces: one at least is needed. Example: scale_plot({'torch': trace})")
+    for name, trace in traces.items():
+        if missing := [s for s in needed if s not in trace.series]:
+            raise InputError(f"trace {short(name)} has no series {missing[0]!r}: needed are {', '.join(needed)}.")
+        if not len(trace):
+            raise InputError(f"trace {short(name)} has no steps: there is nothing to draw.")
+
+
+def _panels(figure: Picture, rows: int, columns: int, count: int) -> tuple[list[Any], Any]:
+    """Panels that share their axes, and above them a row for the legend."""
+    spec = figure.add_gridspec(rows + 1, columns, height_ratios=[0.02, *[1] * rows])
+    legend = figure.add_subplot(spec[0, :])
+    legend.set_axis_off()
+    panels: list[Any] = []
+    for i in range(count):
+        axes = figure.add_subplot(spec[1 + i // columns, i % columns], sharex=panels[0] if panels else None,
+                                  sharey=panels[0] if panels else None)  # fmt: skip
+        axes.tick_params(labelbottom=i + columns >= count, labelleft=i % columns == 0)
+        panels.append(axes)
+    return panels, legend
+
+
+def _legend(axes: Any, handles: Sequence[Any], labels: Sequence[str]) -> None:
+    axes.legend(handles, labels, loc="center left", bbox_to_anchor=(-0.02, 0.5), ncols=len(labels), frameon=False,
+                borderaxespad=0, handletextpad=0.4, columnspacing=1.4)  # fmt: skip
+
+
+def _log2(values: Floats) -> Floats:
+    """log2, for drawing only; NaN where there is none."""
+    with np.errstate(all="ignore"):
+        logs = np.log2(np.where(values > 0, values, np.nan))
+    return np.where(np.isfinite(logs), logs, np.nan)
+
+
+def _span(logs: Sequence[Floats]) -> tuple[float, float]:
+    """The least and the largest of them, at least four binades apart."""
+    flat = np.concatenate(logs)
+    finite = flat[np.isfinite(flat)]
+    low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
+    wider = max(4 - (high - low), 0) / 2
+    return low - wider, high + wider
+
+
+def _binades(axis: Any, low: float, high: float, most: int = 8) -> None:
+    """Ticks at powers of two, not many more than ``most``."""
+    every = next(n for n in (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024) if (high - low) / n <= most)
+    places = range(math.ceil(low / every) * every, math.floor(high) + 1, every)
+    ticks(axis, places, [power(p) for p in places])
+
+
+def _end(axes: Any, steps: Any, values: Floats, floor: float, top: float) -> None:
+    """The first step at which a series has no place among the powers of two, and what it is there."""
+    gone = np.flatnonzero(~(np.isfinite(values) & (values > 0)))
+    if gone.size:
+        x, step = values[gone[0]], steps[gone[0]]
+        place = {"xytext": (-14, -2), "textcoords": "offset points", "va": "center", "ha": "right"}
+        axes.annotate(f"{x:g} at step {step}", (step, floor if x == 0 else top), **place, color=ink(VERMILLION),
+                      fontweight="bold")  # fmt: skip

@@ -5,7 +5,11 @@
 
 from numsim.blocks.array import BlockArray, quantize
 from numsim.blocks.codebooks import INT4, INT8, NF4_ELEMENT, Codebook
+from numsim.blocks.dot import dot, matmul
+from numsim.blocks.double_quant import DoubleQuantized, double_quantize, dynamic_map, normal_floats
 from numsim.blocks.formats import MXFP8, NVFP4, BlockFormat, get_block_format, list_block_formats
+from numsim.blocks.hadamard import hadamard, hadamard_matrix, random_signs
+from numsim.blocks.nvfp4 import NVFP4_TRAINING, Operand, four_over_six, nvfp4_alpha, torchao_nvfp4
 from numsim.blocks.rules import RULES
 
 __all__ = [
@@ -14,11 +18,25 @@ __all__ = [
     "MXFP8",
     "NF4_ELEMENT",
     "NVFP4",
+    "NVFP4_TRAINING",
     "RULES",
     "BlockArray",
     "BlockFormat",
     "Codebook",
+    "DoubleQuantized",
+    "Operand",
+    "dot",
+    "double_quantize",
+    "dynamic_map",
+    "four_over_six",
     "get_block_format",
+    "hadamard",
+    "hadamard_matrix",
     "list_block_formats",
+    "matmul",
+    "normal_floats",
+    "nvfp4_alpha",
     "quantize",
+    "random_signs",
+    "torchao_nvfp4",
 ]

@@ -172,7 +172,7 @@ def quantize(
 
     Parameters
     ----------
-    values : an array of numbers; blocks must fill it.
+    values : an array of numbers, as for ``encode``, or a torch tensor; blocks must fill it.
     format : a block format or its name.
     axis : along which blocks of one dimension lie.
     rule : another scale rule than the format's.
@@ -270,7 +270,9 @@ def _as_fp32(values: Any) -> Floats:
             "scales are computed in FP32 by the CPU, and a library has made this thread flush subnormal numbers or "
             "round in another direction. Example: torch.set_flush_denormal(False)"
         )
-    if isinstance(values, np.ndarray) and values.dtype == np.float32:
+    if type(values).__module__ == "torch":  # also what NumPy has no type for, and what has a gradient
+        values = values.detach().cpu().float().numpy()
+    if type(values) is np.ndarray and values.dtype == np.float32:
         return values
     if isinstance(values, Array):
         codes = convert(values.codes, values.format, FP32, Policy())

@@ -4,6 +4,7 @@ Written from the description of the formats (OCP MX 1.0, Transformer Engine, tor
 time. Finite numbers are Fractions inside, and every FP32 operation is: exact result, then one rounding.
 """
 
+import bisect
 import math
 import struct
 from fractions import Fraction
@@ -87,7 +88,11 @@ def floating(exponent, fraction, bias, top, nan=None):
 
     def value(code):
         e, f = divmod(code, 2**fraction)
-        return Fraction(f, 2**fraction) * TWO ** (1 - bias) if e == 0 else (1 + Fraction(f, 2**fraction)) * TWO ** (e - bias)
+        return (
+            Fraction(f, 2**fraction) * TWO ** (1 - bias)
+            if e == 0
+            else (1 + Fraction(f, 2**fraction)) * TWO ** (e - bias)
+        )
 
     return Element(tuple(map(value, range(top + 1))), 1 + exponent + fraction, fraction, nan)
 
@@ -131,14 +136,20 @@ ELEMENTS = {
     "int4": Integers(4, Fraction(1)),
     "nf4_element": Normal4(),
 }
+ELEMENTS["e4m3fn"] = ELEMENTS["e4m3"]
 
-# where NF4 goes one code up, as decimal literals of a C float; x > limit
-NF4_LIMITS = """-0.8480964004993439 -0.6106329262256622 -0.4599952697753906 -0.33967943489551544 -0.23460740596055984
- -0.13791173323988914 -0.045525018125772476 0.03979014977812767 0.1202552504837513 0.2035212516784668
- 0.2920137718319893 0.3893125355243683 0.5016634166240692 0.6427869200706482 0.8614784181118011""".split()
-NF4_VALUES = """-1.0 -0.6961928009986877 -0.5250730514526367 -0.39491748809814453 -0.28444138169288635 -0.18477343022823334
- -0.09105003625154495 0.0 0.07958029955625534 0.16093020141124725 0.24611230194568634 0.33791524171829224
- 0.44070982933044434 0.5626170039176941 0.7229568362236023 1.0""".split()
+# NF4 goes one code up where x > limit; decimal literals of a C float
+NF4_LIMITS = [
+    "-0.8480964004993439", "-0.6106329262256622", "-0.4599952697753906", "-0.33967943489551544", "-0.23460740596055984",
+    "-0.13791173323988914", "-0.045525018125772476", "0.03979014977812767", "0.1202552504837513", "0.2035212516784668",
+    "0.2920137718319893", "0.3893125355243683", "0.5016634166240692", "0.6427869200706482", "0.8614784181118011",
+]  # fmt: skip
+NF4_VALUES = [
+    "-1.0", "-0.6961928009986877", "-0.5250730514526367", "-0.39491748809814453", "-0.28444138169288635",
+    "-0.18477343022823334", "-0.09105003625154495", "0.0", "0.07958029955625534", "0.16093020141124725",
+    "0.24611230194568634", "0.33791524171829224", "0.44070982933044434", "0.5626170039176941", "0.7229568362236023",
+    "1.0",
+]  # fmt: skip
 
 
 def encode(x, element):
@@ -156,7 +167,7 @@ def encode(x, element):
     if math.isinf(x) or abs(Fraction(x)) >= element.max:
         return sign | (len(element.magnitudes) - 1)
     q = abs(Fraction(x))
-    up = next(code for code, m in enumerate(element.magnitudes) if m > q)
+    up = bisect.bisect_right(element.magnitudes, q)
     middle = (element.magnitudes[up - 1] + element.magnitudes[up]) / 2
     return sign | (up if q > middle or (q == middle and up % 2 == 0) else up - 1)
 

@@ -17,7 +17,9 @@ ELEMENTS = {"e4m3": numsim.E4M3} | {e.name: e for e in (numsim.E5M2, numsim.E2M3
 ELEMENTS |= {e.name: e for e in (MXINT8_ELEMENT, INT8, INT4, NF4_ELEMENT)}
 MX = ("floor", "ceil", "rceil", "even", "te")
 PAIRS = [(rule, e) for rule in MX for e in ("e4m3", "e5m2", "e2m3", "e3m2", "e2m1", "mxint8_element")]
-PAIRS += [(rule, e) for rule in ("current", "current-pow2", "torchao", "torchao-pow2") for e in ("e4m3", "e5m2", "e2m1")]
+PAIRS += [
+    (rule, e) for rule in ("current", "current-pow2", "torchao", "torchao-pow2") for e in ("e4m3", "e5m2", "e2m1")
+]
 PAIRS += [("absmax", e) for e in ("nf4_element", "int8", "int4")] + [("absmax-127", "int8"), ("nvfp4", "e2m1")]
 
 FLT_MAX = np.finfo(np.float32).max
@@ -152,7 +154,9 @@ def scale(rule, amax, element="e4m3"):
 
 
 def stored(rule, amax, element="e4m3"):
-    return float(RULES[rule].scales(np.array([amax], np.float32), block_format(rule, element), None).codes.view("f4")[0])
+    return float(
+        RULES[rule].scales(np.array([amax], np.float32), block_format(rule, element), None).codes.view("f4")[0]
+    )
 
 
 def test_current_scaling_at_the_edges():
@@ -203,7 +207,7 @@ def exact_log2(scales):
 
 def near_powers():
     """The 100 FP32 numbers below every power of two, the power and the next number (there are 46 that round up)."""
-    codes = (np.arange(1, 255)[:, None] << 23) + np.arange(-100, 2)
+    codes = (np.arange(1, 256)[:, None] << 23) + np.arange(-100, 2)
     return np.unique(codes[(codes > 0) & (codes < 0x7F800000)]).astype(np.uint32).view(np.float32)
 
 

@@ -12,7 +12,7 @@ product; the rest is the same rounding. Nothing depends on where chunks begin: d
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -20,38 +20,48 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from numsim import kernels
 from numsim.blocks import array
 from numsim.blocks.codebooks import Codebook
 from numsim.blocks.formats import BlockFormat
 from numsim.blocks.rules import RULES, Floats, Scales, tensor_scale
 from numsim.codes import code_dtype
 from numsim.events import Events
+from numsim.formats import Format
+from numsim.host import flushes_subnormals, rounds_to_nearest
 from numsim.kernels import rounding
 from numsim.kernels._jit import as_bits, jit
 from numsim.kernels._pool import LARGE, over_chunks
 from numsim.random import Draw
 from numsim.rounding import Policy
 
-CHUNK = 1 << 18  # numbers whose products stay in the cache until they are rounded
-_SCALES = 1 << 15  # scales that a rule computes at a time
-_BLOCK = 1024
+CHUNK = 1 << 18  # products that wait to be rounded
+PIECE = 1 << 16  # of a line, for which a largest magnitude is found
+_SCALES = 1 << 15  # that a rule computes at a time
+_BLOCK = 1 << 11  # products that stay in the nearest cache
 _MAGNITUDE, _INFINITY, _NAN, _U0 = (np.uint32(word) for word in (0x7FFFFFFF, 0x7F800000, 0x7FC00000, 0))
 _F0, _INTEGERS = np.float32(0), np.float32(1.5 * 2**23)  # to which an integer is added exactly, in its low bits
+_nearest_even_codes = rounding._LOOPS[32].nearest_even_codes
 
 
 # --- the twins --------------------------------------------------------------------------------------------------------
 def amaxes(x: Floats, rows: int, columns: int, nan: str) -> Floats:
     """The largest magnitude of each tile of a matrix, as a grid."""
-    lines = _Lines(x.size // columns, columns)
-    words, limit = _read_only(x).reshape(-1).view(np.uint32), _INFINITY if nan == "ignored" else _MAGNITUDE
-    found = np.empty(lines.units, np.uint32)
+    words, limit = _read_only(x).view(np.uint32), _INFINITY if nan == "ignored" else _MAGNITUDE
+    pieces = -(-columns // PIECE)  # of a line
+    found = np.empty(x.size // columns * pieces, np.uint32)
 
     def work(first: int, end: int) -> None:
-        for unit, span, held in lines.spans(first, end):
-            _largest(words[span].reshape(held.stop - held.start, -1), limit, found[unit])
+        if pieces == 1:
+            _largest(words.reshape(-1, columns)[first:end], limit, found[first:end])
+            return
+        for i in range(first, end):
+            line, piece = divmod(i, pieces)
+            row = words[line * columns : (line + 1) * columns][piece * PIECE : (piece + 1) * PIECE]
+            _largest(row.reshape(1, -1), limit, found[i : i + 1])
 
-    over_chunks(lines.units, work, large=lines.large)
-    tiles = found.reshape(x.shape[0] // rows, rows, x.shape[1] // columns, lines.pieces)
+    over_chunks(found.size, work, large=LARGE // min(columns, PIECE))
+    tiles = found.reshape(x.shape[0] // rows, rows, x.shape[1] // columns, pieces)
     return np.asarray(tiles.max(axis=(1, 3))).view(np.float32)
 
 
@@ -71,71 +81,69 @@ def quantize_matrix(
         amax = amaxes(x, rows, columns, RULES[format.rule].nan)
         whole, back = tensor_scale(amax.max(), format) if format.has_tensor_scale else (np.float32(1), 1.0)
         scales = _scales(amax, format, whole)
-    flat, factors = _read_only(x).reshape(-1), _read_only(scales.multiplier.repeat(rows, axis=0)).reshape(-1)
-    element: Any = format.element
-    nearest = _codebook(element) if isinstance(element, Codebook) else None
-    results = np.empty(x.size, np.uint8 if nearest else code_dtype(element))
-    # What is beyond the largest element becomes it, and need not go through the loops' careful path; but it is counted.
-    most = np.float32(format.element_max if events is None else np.inf)
-    counted: list[Events] = []
-
-    def work(first: int, end: int) -> None:
-        products, seen = np.empty(min(CHUNK, end - first), np.float32), None if events is None else Events()
-        for start in range(first, end, CHUNK):
-            part, span = products[: end - start], slice(start, min(start + CHUNK, end))
-            _multiply(flat, factors, columns, most, start, part)
-            if nearest:
-                nearest(part, results[span])
-            else:
-                results[span] = rounding.encode(part, element, policy, _draws_of(draw, span), seen)
-        if seen is not None:
-            counted.append(seen)
-
-    over_chunks(x.size, work)
-    if events is not None:
-        for seen in counted:
-            events.add(seen)
-    return results.reshape(x.shape), scales.codes, float(back)
+    lines = Lines(_read_only(x), _read_only(scales.multiplier.repeat(rows, axis=0)), columns)
+    element = format.element
+    if isinstance(element, Codebook):
+        codes = _encode_codebook(lines, element)
+    else:
+        codes = _encode_format(lines, element, draw, policy, events)
+    return codes.reshape(x.shape), scales.codes, float(back)
 
 
 TWINS = [(array.amaxes, amaxes), (array.quantize_matrix, quantize_matrix)]
 
 
-# --- lines ------------------------------------------------------------------------------------------------------------
-class _Lines(NamedTuple):
-    """So many lines of ``columns`` numbers each, cut into pieces where they are longer than a chunk."""
+class Lines(NamedTuple):
+    """Numbers, flat, and a factor for each line of them."""
 
-    lines: int
+    numbers: Floats
+    factors: Floats
     columns: int
 
-    @property
-    def pieces(self) -> int:
-        """Of a line."""
-        return -(-self.columns // CHUNK)
 
-    @property
-    def units(self) -> int:
-        """All pieces."""
-        return self.lines * self.pieces
+def _encode_codebook(lines: Lines, element: Codebook) -> npt.NDArray[Any]:
+    codes, nearest = np.empty(lines.numbers.size, np.uint8), _nearest(element)
 
-    @property
-    def large(self) -> int:
-        """So many pieces are worth a second thread."""
-        return LARGE // min(self.columns, CHUNK)
+    def work(first: int, end: int) -> None:
+        products = np.empty(min(CHUNK, end - first), np.float32)
+        for start in range(first, end, CHUNK):
+            part = products[: end - start]
+            _multiply(*lines, np.float32(np.inf), start, part)
+            nearest(part, codes[start : start + part.size])
 
-    def spans(self, first: int, end: int) -> Iterator[tuple[slice, slice, slice]]:
-        """A chunk at a time: which pieces, which numbers, which lines they belong to."""
-        if self.pieces == 1:
-            step = CHUNK // self.columns
-            for line in range(first, end, step):
-                held = slice(line, min(line + step, end))
-                yield held, slice(held.start * self.columns, held.stop * self.columns), held
-        else:
-            for unit in range(first, end):
-                line, piece = divmod(unit, self.pieces)
-                start = line * self.columns + piece * CHUNK
-                stop = min(start + CHUNK, (line + 1) * self.columns)
-                yield slice(unit, unit + 1), slice(start, stop), slice(line, line + 1)
+    over_chunks(codes.size, work)
+    return codes
+
+
+def _encode_format(
+    lines: Lines, element: Format, draw: Draw | None, policy: Policy, events: Events | None
+) -> npt.NDArray[Any]:
+    codes = np.empty(lines.numbers.size, code_dtype(element))
+    counted: list[Events | None] = []
+    fits = events is None and kernels.fits_source(np.float32, element)
+    # What is beyond the largest element becomes it, and then needs no care in the loops; but events count it.
+    most = np.float32(element.max) if fits else np.float32(np.inf)
+    prepared = rounding._prepare(element, policy, 32, False) if fits and element.max_rank else None
+    exact = prepared is not None and prepared.quick and policy.rounding == "nearest-even"
+
+    def work(first: int, end: int) -> None:
+        products = np.empty(_BLOCK if exact else min(CHUNK, end - first), np.float32)
+        if exact and prepared and rounds_to_nearest() and not flushes_subnormals():
+            words = _read_only(products).view(np.uint32)
+            _round_products(*lines, most, first, products, words, prepared.plan, codes[first:end])
+            return
+        seen = None if events is None else Events()
+        for start in range(first, end, products.size):
+            part, span = products[: end - start], slice(start, min(start + products.size, end))
+            _multiply(*lines, most, start, part)
+            codes[span] = rounding.encode(part, element, policy, _draws_of(draw, span), seen)
+        counted.append(seen)
+
+    over_chunks(codes.size, work)
+    for seen in counted:
+        if events is not None and seen is not None:
+            events.add(seen)
+    return codes
 
 
 def _scales(amax: Floats, format: BlockFormat, whole: Any) -> Scales:
@@ -161,9 +169,9 @@ def _draws_of(draw: Draw | None, span: slice) -> Draw | None:
     return replace(draw, position=draw.position + span.start)
 
 
-def _read_only(x: Floats) -> Floats:
-    """A view of the one type for which kernels are compiled."""
-    view: Floats = np.require(x, requirements=("C", "A")).view()
+def _read_only(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """A flat view of the one type for which kernels are compiled."""
+    view: npt.NDArray[Any] = np.require(x, requirements=("C", "A")).reshape(-1).view()
     view.flags.writeable = False
     return view
 
@@ -172,7 +180,7 @@ def _read_only(x: Floats) -> Floats:
 @jit
 def _largest(words, limit, out):
     """The largest magnitude of each row, of those up to ``limit``; NaN comes out quiet."""
-    for i in range(words.shape[0]):
+    for i in range(out.size):
         row = words[i]
         most = _U0
         for j in range(row.size):
@@ -183,7 +191,7 @@ def _largest(words, limit, out):
 
 @jit
 def _multiply(x, factors, columns, most, start, products):
-    """Numbers from ``start`` on times the factors of their lines, none larger than ``most``; NaN stays."""
+    """Numbers from ``start`` on times the factors of their lines, none beyond ``most``; NaN stays."""
     line, place, done = start // columns, start % columns, 0
     while done < products.size:
         count = min(columns - place, products.size - done)
@@ -194,12 +202,21 @@ def _multiply(x, factors, columns, most, start, products):
         line, place, done = line + 1, 0, done + count
 
 
+@jit
+def _round_products(x, factors, columns, most, first, products, words, plan, codes):
+    """Products to nearest-even codes, a few at a time; ``words`` are the products again."""
+    for start in range(0, codes.size, products.size):
+        results = codes[start : start + products.size]
+        _multiply(x, factors, columns, most, first + start, products[: results.size])
+        _nearest_even_codes(words[: results.size], results, plan)
+
+
 # --- codebooks --------------------------------------------------------------------------------------------------------
 Encoder = Callable[[Floats, Any], None]
 
 
 @lru_cache(maxsize=64)
-def _codebook(element: Codebook) -> Encoder:
+def _nearest(element: Codebook) -> Encoder:
     """What writes the code of the nearest value for each of some numbers; NaN counts as zero."""
     integers, mask = np.arange(len(element.order)) - len(element.order) // 2, element.codes - 1
     used = element.decode(element.order)

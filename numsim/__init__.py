@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from numsim import errors, formats, kernels, random, tensorcore
+from numsim import blocks, errors, formats, kernels, random, tensorcore
 from numsim._version import __version__
 from numsim.array import Array, array, from_codes
 from numsim.codes import classify, decode, exact, neighbours, pack, ulp, unpack
@@ -69,6 +69,7 @@ __all__ = [
     "__version__",
     "add",
     "array",
+    "blocks",
     "classify",
     "cumsum",
     "decode",

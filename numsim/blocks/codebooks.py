@@ -11,8 +11,10 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from numsim.codes import exact
 from numsim.errors import FormatError, InputError, short
-from numsim.rounding import round_to
+from numsim.formats import FP32
+from numsim.rounding import encode, round_to
 
 
 @dataclass(frozen=True)
@@ -131,9 +133,12 @@ def _integers(name: str, bits: int, fraction: int, title: str, source: str) -> C
     return Codebook(name, values, unused=(half,), title=title, source=source)
 
 
-def _exactly(*numbers: float) -> tuple[Fraction, ...]:
-    """Decimal constants as the FP32 numbers that a float in C makes of them."""
-    return tuple(Fraction(float(np.float32(x))) for x in numbers)
+def _floats(text: str) -> tuple[Fraction, ...]:
+    """Decimal constants as the FP32 numbers that a float in C makes of them.
+
+    One rounding: several limits of NF4 lie so near a tie in FP32 that a detour through float64 changes them.
+    """
+    return tuple(exact(encode(x, FP32), FP32) for x in text.split())
 
 
 INT8 = _integers("int8", 8, 0, "INT8", "two's complement; used from -127 to 127, as absmax quantisation does")
@@ -143,16 +148,20 @@ MXINT8_ELEMENT = _integers("mxint8_element", 8, 6, "INT8 x 2^-6", "OCP MX 1.0, s
 _BNB = "bitsandbytes 95f9af3, csrc/kernels.cu"
 NF4_ELEMENT = Codebook(
     "nf4_element",
-    _exactly(
-        -1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635,
-        -0.18477343022823334, -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725,
-        0.24611230194568634, 0.33791524171829224, 0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0,
+    _floats(
+        """
+        -1.0 -0.6961928009986877 -0.5250730514526367 -0.39491748809814453 -0.28444138169288635
+        -0.18477343022823334 -0.09105003625154495 0.0 0.07958029955625534 0.16093020141124725
+        0.24611230194568634 0.33791524171829224 0.44070982933044434 0.5626170039176941 0.7229568362236023 1.0
+        """
     ),
     ties="lower",
-    bounds=_exactly(
-        -0.8480964004993439, -0.6106329262256622, -0.4599952697753906, -0.33967943489551544, -0.23460740596055984,
-        -0.13791173323988914, -0.045525018125772476, 0.03979014977812767, 0.1202552504837513, 0.2035212516784668,
-        0.2920137718319893, 0.3893125355243683, 0.5016634166240692, 0.6427869200706482, 0.8614784181118011,
+    bounds=_floats(
+        """
+        -0.8480964004993439 -0.6106329262256622 -0.4599952697753906 -0.33967943489551544 -0.23460740596055984
+        -0.13791173323988914 -0.045525018125772476 0.03979014977812767 0.1202552504837513 0.2035212516784668
+        0.2920137718319893 0.3893125355243683 0.5016634166240692 0.6427869200706482 0.8614784181118011
+        """
     ),
     title="NF4",
     source=f"Dettmers et al., QLoRA, arXiv:2305.14314, appendix E; constants of {_BNB}",

@@ -1,0 +1,94 @@
+"""Block formats: the table, names, and records that make no sense."""
+
+import dataclasses
+
+import pytest
+
+import numsim
+from numsim.blocks import MXFP8, NVFP4, RULES, BlockFormat, get_block_format, list_block_formats
+from numsim.errors import FormatError, InputError
+
+TABLE = """ mxfp8         e4m3fn  e8m0  32      8.25   8    448
+            mxfp8_e5m2    e5m2    e8m0  32      8.25  15  57344
+            mxfp6         e2m3    e8m0  32      6.25   2    7.5
+            mxfp6_e3m2    e3m2    e8m0  32      6.25   4     28
+            mxfp4         e2m1    e8m0  32      4.25   2      6
+            mxint8        mxint8_element e8m0 32 8.25  0 1.984375
+            nvfp4         e2m1    ue4m3 16      4.5    2      6
+            nvfp4_2d      e2m1    ue4m3 16x16   4.03125 2     6
+            nf4           nf4_element fp32 64   4.5    0      1
+            int8          int8    fp32  0       8      6    127
+            fp8_tensor    e4m3fn  fp32  None    8      8    448
+            fp8_1x128     e4m3fn  fp32  128     8.25   8    448
+            fp8_128x128   e4m3fn  fp32  128x128 8.001953125 8 448"""
+
+
+@pytest.mark.parametrize("row", [row.split() for row in TABLE.splitlines()], ids=lambda row: row[0])
+def test_the_table(row):
+    name, element, scale, block, bits, emax, most = row
+    format = get_block_format(name)
+    sizes = None if block == "None" else tuple(map(int, block.split("x")))
+    assert (format.element.name, format.scale.name, format.block) == (element, scale, sizes)
+    assert (format.bits_per_value, format.emax, format.element_max) == (float(bits), int(emax), float(most))
+    assert format.has_tensor_scale == name.startswith("nvfp4")
+
+
+@pytest.mark.parametrize("format", list_block_formats(), ids=str)
+def test_every_named_format(format):
+    assert get_block_format(format.name) is format is get_block_format(format)
+    assert get_block_format(format.name.upper().replace("_", "-")) is format
+    assert format.title and format.source != "user-defined"
+    assert RULES[format.rule].scale == format.scale and hash(format) == hash(dataclasses.replace(format, title="x"))
+
+
+def test_aliases():
+    assert get_block_format("mxfp8_e4m3") is MXFP8 and get_block_format(" NVFP4-1D ") is NVFP4
+    assert get_block_format("mxfp4-e2m1").name == "mxfp4"
+
+
+@pytest.mark.parametrize("name", ["mxfp9", "", 8, None, "x" * 500, b"mxfp8"], ids=repr)
+def test_unknown_names(name):
+    with pytest.raises(FormatError, match=r"unknown block format .*Example: numsim\.blocks\.quantize"):
+        get_block_format(name)
+
+
+def test_a_near_name_is_suggested():
+    with pytest.raises(FormatError, match="did you mean mxfp8"):
+        get_block_format("mxpf8")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"element": "e4m3"}, "element and scale are formats"),
+        ({"scale": "e8m0"}, "element and scale are formats"),
+        ({"rule": "flor"}, "rule='flor': known are floor"),
+        ({"rule": None}, "rule=None: known are floor, ceil"),
+        ({"rule": "current"}, "rule='current' makes fp32 scales, and 'mxfp8' has e8m0 scales"),
+        ({"scale": numsim.FP32}, "rule='floor' makes e8m0 scales, and 'mxfp8' has fp32 scales"),
+        ({"block": 32}, "block=32: one or two sizes"),
+        ({"block": (-1,)}, "one or two sizes"),
+        ({"block": (2, 2, 2)}, "one or two sizes"),
+        ({"block": ()}, "one or two sizes"),
+        ({"block": (True,)}, "one or two sizes"),
+        ({"block": (1 << 21,)}, "one or two sizes"),
+    ],
+)
+def test_records_that_make_no_sense(change, message):
+    with pytest.raises(FormatError, match=message):
+        dataclasses.replace(MXFP8, **change)
+
+
+def test_the_example_of_an_error_works():
+    """What the message for a rule without its scale format offers."""
+    made = dataclasses.replace(get_block_format("mxfp8"), rule="current", scale=numsim.get_format("fp32"))
+    assert numsim.blocks.quantize([1.0] * 32, made).scales.format == numsim.FP32
+
+
+def test_tiles():
+    assert get_block_format("nvfp4_2d").tiles((32, 48)) == (16, 16)
+    assert get_block_format("int8").tiles((3, 7)) == (1, 7) and get_block_format("fp8_tensor").tiles((3, 7)) == (1, 21)
+    whole = BlockFormat("columns", numsim.E4M3, numsim.FP32, (0, 4), "current")
+    assert whole.tiles((6, 8)) == (6, 4)
+    with pytest.raises(InputError, match="blocks of 6 x 4 do not fill"):
+        whole.tiles((6, 9))

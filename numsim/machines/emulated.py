@@ -11,11 +11,13 @@ from numsim import kernels
 from numsim._version import __version__
 from numsim.accumulate import Plan, products, sums
 from numsim.arithmetic import compute
+from numsim.codes import code_dtype, decode
 from numsim.errors import InputError
 from numsim.formats import FP64, get_format
-from numsim.machines.question import ELEMENTWISE, MMA, Answer, Can, Question
+from numsim.machines.question import ELEMENTWISE, MMA, REPLAYS, Answer, Can, Question
 from numsim.random import Draw
 from numsim.rounding import convert
+from numsim.scaling import replay_scales
 from numsim.tensorcore.products import chained
 
 
@@ -44,6 +46,8 @@ def emulate(q: Question) -> npt.NDArray[Any]:
             raise InputError(f"{q}: which chip? numsim chips lists them.")
         a, b, c, *scales = q.arrays
         return chained(a, b, c, q.model, *(scales or (None, None)))
+    if q.operation in REPLAYS:
+        return replay_scales(q.scaler, decode(q.arrays[0], q.inputs[0])).view(code_dtype(q.output))
     draw = _draw(q)
     if q.operation == "cast":
         return convert(q.arrays[0], q.inputs[0], q.output, q.policy, draw)
@@ -61,6 +65,8 @@ def has_kernel(q: Question) -> bool:
         return False
     if q.operation == "cast":
         return q.inputs[0].fits(FP64) and q.output.fits(FP64)
+    if q.operation in REPLAYS:
+        return True
     from numsim.kernels import accumulate, arithmetic, tensorcore
 
     if q.operation == MMA:

@@ -18,7 +18,7 @@ from numsim.codes import code_dtype
 from numsim.errors import UnavailableError
 from numsim.formats import Format, get_format
 from numsim.machines import orders
-from numsim.machines.question import MMA, SUMS, Answer, Can, Question
+from numsim.machines.question import MMA, REPLAYS, SUMS, Answer, Can, Question
 
 
 class Library:
@@ -96,6 +96,8 @@ class Library:
         for option, only in (("rounding", "nearest-even"), ("overflow", "ieee"), ("subnormals", "keep")):
             if (value := getattr(q, option)) != only:
                 return f"{self.name} has no {option}={value}"
+        if q.operation in REPLAYS:
+            return f"{self.name} has no {q.operation} of {q.system}"
         formats = [f.name for f in (*q.inputs, q.output)]
         if q.operation == "cast":
             unknown = [f for f in formats if f not in self.dtypes]

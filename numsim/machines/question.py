@@ -11,6 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import isfinite
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -20,14 +21,18 @@ import numpy.typing as npt
 from numsim.accumulate import ORDERS
 from numsim.codes import check_codes
 from numsim.errors import InputError, check_choice, short
+from numsim.files import is_label
 from numsim.formats import Format, get_format
 from numsim.random import check_seed
 from numsim.rounding import Policy
+from numsim.scaling import get_scaler
+from numsim.scaling.scaler import Scaler
 from numsim.tensorcore.models import TYPES, Model, word_format
 from numsim.tensorcore.names import get_model
 
 ELEMENTWISE = {"cast": 1, "add": 2, "sub": 2, "mul": 2, "div": 2, "sqrt": 1, "fma": 3}
 SUMS = {"sum": 1, "cumsum": 1, "dot": 2, "matmul": 2}
+REPLAYS = {"scaler": 1}  # a state machine of training, step by step along the last axis
 MMA = "mma"  # d = c + sum of a[k] * b[k], by the unit that the machine has for it, or by a chip's model
 _DEFAULTS: dict[str, Any] = {
     "rounding": "nearest-even",
@@ -38,10 +43,13 @@ _DEFAULTS: dict[str, Any] = {
     "product": None,  # dot and matmul: a format name, or "exact"
     "chip": None,  # mma only: whose unit; None stands for the machine's own way of multiplying
     "instruction": None,  # mma only: K is any multiple of its K, chained in index order
+    "system": None,  # replays only: whose state machine
+    "settings": (),  # replays only: sorted pairs of a name and a number; what is left out is the system's default
     "seed": None,  # stochastic only
     "sr_bits": None,
 }
 _OF_MMA = ("chip", "instruction")
+_OF_REPLAYS = ("system", "settings")
 _EXAMPLE = "Example: chip='h200', instruction='mma.m16n8k16.f32.f16.f16.f32'"
 
 
@@ -56,16 +64,20 @@ class Question:
     """One thing to compute.
 
     operation : "cast", "add", "sub", "mul", "div", "sqrt", "fma" (elementwise), "sum", "cumsum", "dot" (along the last
-        axis), "matmul", "mma" (dot products of a, b and c on a matrix unit).
+        axis), "matmul", "mma" (dot products of a, b and c on a matrix unit), "scaler" (a loss scaler replayed).
     inputs : a format for each array.
     output : the format of the result; for sums that of the accumulator.
-    arrays : codes, one array for each input; for mma a (..., K), b (..., K), c (...), and scales (..., K / block).
-    options : rounding, overflow, subnormals, nan, order, product, chip, instruction, seed, sr_bits; what is left out
-        has its default.
+    arrays : codes, one array for each input; for mma a (..., K), b (..., K), c (...), and scales (..., K / block); for
+        scaler found_inf (..., steps), answered with the scale after each step.
+    options : rounding, overflow, subnormals, nan, order, product, chip, instruction, system, settings, seed, sr_bits;
+        what is left out has its default.
 
     >>> q = ask("cast", ["fp32"], "bf16", [np.array([0x3DCCCCCD], np.uint32)])
     >>> q.rounding, q.digest[:12]
     ('nearest-even', 'f85e3ebec11c')
+    >>> overflows = np.array([0, 0x3F800000, 0], np.uint32)
+    >>> print(ask("scaler", ["fp32"], "fp32", [overflows], system="torch", settings={"growth_interval": 4}))
+    scaler fp32[3] -> fp32 growth_interval=4 system=torch
     """
 
     operation: str
@@ -75,9 +87,11 @@ class Question:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        count = (ELEMENTWISE | SUMS | {MMA: 3 + 2 * (len(self.inputs) > 3)}).get(self.operation)
+        count = (ELEMENTWISE | SUMS | REPLAYS | {MMA: 3 + 2 * (len(self.inputs) > 3)}).get(self.operation)
         if count is None:
-            raise InputError(f"operation {self.operation!r}: known are {', '.join([*ELEMENTWISE, *SUMS, MMA])}.")
+            raise InputError(
+                f"operation {self.operation!r}: known are {', '.join([*ELEMENTWISE, *SUMS, *REPLAYS, MMA])}."
+            )
         if not len(self.inputs) == len(self.arrays) == count:
             raise InputError(f"{self.operation} takes {count} arrays, each with a format.")
         if unknown := set(self.options) - set(_DEFAULTS):
@@ -97,6 +111,10 @@ class Question:
             self._check_mma()
         elif self.chip is not None or self.instruction is not None:
             raise InputError(f"chip and instruction belong to {MMA}, not to {self.operation}.")
+        if self.operation in REPLAYS:
+            self._check_replay()
+        elif self.system is not None or self.settings:
+            raise InputError(f"system and settings belong to {', '.join(REPLAYS)}, not to {self.operation}.")
         for a in arrays:
             a.flags.writeable = False
         object.__setattr__(self, "arrays", arrays)
@@ -125,6 +143,26 @@ class Question:
             raise InputError(f"{model} takes {wanted} and gives {d}; here {given} and {self.output}. {example}")
         object.__setattr__(self, "options", {**self.options, "chip": model.chip, "instruction": model.instruction})
 
+    def _check_replay(self) -> None:
+        """A system that exists, with settings that it takes; no other options."""
+        if other := sorted(k for k, v in self.options.items() if k not in _OF_REPLAYS and v != _DEFAULTS[k]):
+            raise InputError(f"{self.operation} computes as its system does: it takes no {other[0]}, only "
+                             f"{' and '.join(_OF_REPLAYS)}.")  # fmt: skip
+        object.__setattr__(self, "options", {**self.options, "settings": check_settings(self.settings)})
+        if not isinstance(self.scaler, Scaler):
+            raise InputError(f"{self.system} takes amaxes, and its logarithms are no bits to compare.")
+        if self.inputs[0].name != "fp32" or self.output.name != self.scaler.keeps:
+            gives = self.scaler.keeps
+            raise InputError(
+                f"the scaler {self.system} takes found_inf in fp32 and gives {gives}, not "
+                f"{self.inputs[0]} and {self.output}. Example: ask('scaler', ['fp32'], '{gives}', ...)"
+            )
+
+    @cached_property
+    def scaler(self) -> Any:
+        """The state machine to replay, for scaler."""
+        return get_scaler(self.system, **dict(self.settings))
+
     @cached_property
     def model(self) -> Model | None:
         """Which unit of which chip, for mma."""
@@ -143,7 +181,7 @@ class Question:
     def shape(self) -> tuple[int, ...]:
         """The shape of the answer."""
         shapes = [a.shape for a in self.arrays]
-        least = 2 if self.operation == "matmul" else 1 if self.operation in SUMS else 0
+        least = 2 if self.operation == "matmul" else 1 if self.operation in SUMS or self.operation in REPLAYS else 0
         try:
             if min(map(len, shapes)) < least:
                 raise ValueError
@@ -183,7 +221,7 @@ class Question:
             "operation": self.operation,
             "inputs": [f.name for f in self.inputs],
             "output": self.output.name,
-            "options": dict(self.options),
+            "options": {k: list(map(list, v)) if k == "settings" else v for k, v in self.options.items()},
             "arrays": [
                 {
                     "shape": list(a.shape),
@@ -205,7 +243,9 @@ class Question:
 
     def __str__(self) -> str:
         shapes = " ".join(f"{f}{list(a.shape)}" for f, a in zip(self.inputs, self.arrays, strict=True))
-        options = "".join(f" {k}={v}" for k, v in self.options.items())
+        options = "".join(
+            f" {name}={v}" for k, v in self.options.items() for name, v in (v if k == "settings" else [(k, v)])
+        )
         return f"{self.operation} {shapes} -> {self.output}{options}"
 
 
@@ -225,6 +265,26 @@ def ask(operation: str, inputs: Sequence[Any], output: Any, arrays: Sequence[Any
     except (ValueError, OverflowError):
         raise InputError(f"{operation}: regular arrays of codes are needed. Example: [[0x3c00, 0x4000]]") from None
     return Question(operation, tuple(get_format(f) for f in inputs), get_format(output), arrays, options)
+
+
+def check_settings(settings: Any) -> tuple[tuple[str, Any], ...]:
+    """Settings in the order of their names: pairs, or a dict, of names and numbers, truths, words or None.
+
+    >>> check_settings({"init_scale": 16.0, "growth_interval": 4})
+    (('growth_interval', 4), ('init_scale', 16.0))
+    """
+    try:
+        pairs = [(name, value) for name, value in (settings.items() if isinstance(settings, Mapping) else settings)]
+    except (TypeError, ValueError):
+        pairs = [(None, settings)]
+    for name, value in pairs:
+        number = value is None or isinstance(value, (bool, int)) or (isinstance(value, float) and isfinite(value))
+        if not isinstance(name, str) or not name.isidentifier() or not (number or is_label(value, 40)):
+            raise InputError(f"setting {short(name)}: {short(value)}: a name and a finite number or word are needed. "
+                             "Example: settings={'growth_interval': 4}")  # fmt: skip
+    if len(dict(pairs)) < len(pairs):
+        raise InputError(f"settings {short(settings)}: a name comes twice. Example: settings={{'growth_interval': 4}}")
+    return tuple(sorted(pairs))
 
 
 class Can(NamedTuple):

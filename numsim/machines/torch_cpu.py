@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import sys
 from functools import cached_property
 from typing import Any
@@ -13,7 +14,7 @@ import numpy.typing as npt
 from numsim.codes import code_dtype
 from numsim.formats import Format
 from numsim.machines.library import Library
-from numsim.machines.question import Question
+from numsim.machines.question import REPLAYS, Question
 
 _TYPES = {
     "fp64": "float64",
@@ -26,10 +27,11 @@ _TYPES = {
     "e4m3fnuz": "float8_e4m3fnuz",
     "e8m0": "float8_e8m0fnu",
 }
+_MOST_STEPS = 20_000  # of a real scaler, some 60 microseconds each
 
 
 class TorchCpu(Library):
-    """PyTorch on this CPU, one elementwise operation at a time."""
+    """PyTorch on this CPU: one elementwise operation at a time; its own GradScaler, driven step by step."""
 
     name = "torch-cpu"
     title = "this CPU through PyTorch"
@@ -64,7 +66,32 @@ class TorchCpu(Library):
     def _why_not(self, q: Question) -> str:
         if q.operation == "sqrt" and q.output.name in ("fp32", "fp64") and self._torch.backends.mkl.is_available():
             return f"torch's sqrt in {q.output} comes from Intel MKL and is up to 1 ulp off: no rounding predicts it"
+        if q.operation == "scaler" and q.system == "torch":
+            steps = math.prod(q.shape)
+            return f"torch-cpu replays at most {_MOST_STEPS} steps, not {steps}" if steps > _MOST_STEPS else ""
         return super()._why_not(q)
+
+    def _answer(self, q: Question) -> npt.NDArray[Any]:
+        if q.operation not in REPLAYS:
+            return super()._answer(q)
+        rows = self.load(q.arrays[0], q.inputs[0]).reshape(-1, q.shape[-1] or 1).tolist()
+        scales = [self._scales(row, dict(q.settings)) for row in rows]
+        return np.array(scales, np.float32).reshape(q.shape).view(np.uint32)
+
+    def _scales(self, found_inf: list[float], settings: dict[str, Any]) -> list[float]:
+        """The scale after each step of a training whose gradients are finite or not, as found_inf says."""
+        torch = self._torch
+        weight = torch.nn.Parameter(torch.zeros(()))
+        optimizer = torch.optim.SGD([weight], lr=1.0)
+        scaler = torch.amp.GradScaler("cpu", **settings)
+        scaler.scale(weight)  # the first one makes the scale
+        scales = []
+        for found in found_inf:
+            weight.grad = torch.tensor(found * math.inf if found else 1.0)
+            scaler.step(optimizer)  # unscales first
+            scaler.update()
+            scales.append(scaler.get_scale())
+        return scales
 
     # Bits pass as signed integers, which every torch has.
     def load(self, codes: npt.NDArray[Any], format: Format) -> Any:

@@ -94,8 +94,11 @@ def scale_plot(
     """
     check_style(style)
     check_traces(traces, ("scale",))
+    if len(traces) > 99:
+        raise InputError(f"{len(traces)} traces: at most 99 are drawn.")
     with settings(style):
-        columns = 1 if len(traces) == 1 else 2 if len(traces) <= 8 else 3
+        most = ((1, 1), (8, 2), (99, 3)) if style == "page" else ((1, 1), (4, 2), (6, 3), (99, 5))
+        columns = next(n for count, n in most if len(traces) <= count)
         rows = math.ceil(len(traces) / columns)
         figure = new_picture(style, 0.22 + 0.24 * rows)
         panels, legend = _panels(figure, rows, columns, len(traces))
@@ -108,7 +111,7 @@ def scale_plot(
             if trace is not first:
                 axes.step(first.steps, drawn[0], where="post", color=PALE, linewidth=size * 0.3)
             axes.step(trace.steps, y, where="post", color=BLACK, linewidth=size * 0.1)
-            shown |= _scale_marks(axes, trace, y)
+            shown |= _scale_marks(axes, trace, y, size * (0.6 if rows <= 2 else 0.42))
             _end(axes, trace.steps, trace["scale"], floor, top)
             kinds = list(overflow_kinds(trace).values())
             counts = [f"{kinds.count(k)} {word}" for k, word in _WORDS.items() if k in kinds]
@@ -128,7 +131,7 @@ def scale_plot(
         return stem, figure, alt
 
 
-def _scale_marks(axes: Any, trace: Trace, y: Floats) -> dict[str, Any]:
+def _scale_marks(axes: Any, trace: Trace, y: Floats, size: float) -> dict[str, Any]:
     """Marks on a scale's line: where an overflow met it, where it grew; below, the skipped steps. What was drawn."""
     kinds, before = overflow_kinds(trace), _log2(_before(trace))
     grown = y > before
@@ -139,7 +142,9 @@ def _scale_marks(axes: Any, trace: Trace, y: Floats) -> dict[str, Any]:
     for kind, (x, heights) in rows.items():
         if len(x):
             below = {"transform": axes.get_xaxis_transform()} if kind == "skipped" else {}
-            (drawn[kind],) = axes.plot(x, heights, linestyle="none", zorder=4, **_MARKS[kind][1], **below)
+            (drawn[kind],) = axes.plot(
+                x, heights, linestyle="none", markersize=size, zorder=4, **_MARKS[kind][1], **below
+            )
     return drawn
 
 

@@ -112,7 +112,7 @@ def scale_plot(
                 axes.step(first.steps, drawn[0], where="post", color=PALE, linewidth=size * 0.3)
             axes.step(trace.steps, y, where="post", color=BLACK, linewidth=size * 0.1)
             shown |= _scale_marks(axes, trace, y, size * (0.6 if rows <= 2 else 0.42))
-            _end(axes, trace.steps, trace["scale"], floor, top)
+            _end(axes, trace.steps, trace["scale"], floor, top, "" if columns > 2 else " at step {}")
             kinds = list(overflow_kinds(trace).values())
             counts = [f"{kinds.count(k)} {word}" for k, word in _WORDS.items() if k in kinds]
             said.append(f"{name}: {len(kinds)} overflows{f', {listed(counts)}' if counts else ''}")
@@ -300,11 +300,11 @@ def _binades(axis: Any, low: float, high: float, most: int = 8) -> None:
     ticks(axis, places, [power(p) for p in places])
 
 
-def _end(axes: Any, steps: Any, values: Floats, floor: float, top: float) -> None:
+def _end(axes: Any, steps: Any, values: Floats, floor: float, top: float, when: str = " at step {}") -> None:
     """The first step at which a series has no place among the powers of two, and what it is there."""
     gone = np.flatnonzero(~(np.isfinite(values) & (values > 0)))
     if gone.size:
         x, step = values[gone[0]], steps[gone[0]]
         place = {"xytext": (-14, -2), "textcoords": "offset points", "va": "center", "ha": "right"}
-        axes.annotate(f"{x:g} at step {step}", (step, floor if x == 0 else top), **place, color=ink(VERMILLION),
+        axes.annotate(f"{x:g}{when.format(step)}", (step, floor if x == 0 else top), **place, color=ink(VERMILLION),
                       fontweight="bold")  # fmt: skip

@@ -239,7 +239,7 @@ def explanation(e: BlockExplanation) -> list[Line]:
 
 
 def _step(what: str, value: str) -> Line:
-    return [Span(f"  {what:<42} {value}")]
+    return [Span(f"  {what:<40} {value}")]
 
 
 def _block(b: Block, format: BlockFormat) -> list[Line]:

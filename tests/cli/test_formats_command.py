@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 from fractions import Fraction
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import numsim
+from numsim.blocks import RULES, BlockFormat, list_block_formats
+from numsim.blocks.explain import explain_block
 from numsim.cli import main
 from numsim.cli.formats import about
+from numsim.errors import FormatError
 from numsim.formats import get_format, list_formats
+from numsim.show.blocks import WORKED
 
 
 def shown(capsys: pytest.CaptureFixture[str], *argv: str) -> list[str]:
@@ -56,7 +62,9 @@ def test_json_is_exact(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> No
     assert main(["formats", "--json", "--out", str(tmp_path)]) == 0
     out = capsys.readouterr().out
     assert (tmp_path / "formats.json").read_text(encoding="utf-8") == out
-    for record, f in zip(json.loads(out), list_formats(), strict=True):
+    records = json.loads(out)
+    assert [r["kind"] for r in records] == ["number"] * len(list_formats()) + ["block"] * len(list_block_formats())
+    for record, f in zip(records[: len(list_formats())], list_formats(), strict=True):
         assert record["name"] == f.name and record["codes"] == f.codes
         for key in ("max", "least_normal", "eps", "unit_roundoff"):
             assert Fraction(record[key]) == getattr(f, key)
@@ -67,7 +75,98 @@ def test_json_is_exact(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> No
     assert [r["name"] for r in json.loads(capsys.readouterr().out)] == ["fp16"]
 
 
-@pytest.mark.parametrize("argv", [["fp8"], ["fp16", "nope"], [""], ["\0"], ["e99m9"], ["x" * 10_000], ["fp16"] * 200])
+# --- block formats ----------------------------------------------------------------------------------------------------
+def test_the_tables_of_block_formats_and_codebooks(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = shown(capsys)
+    start = next(i for i, line in enumerate(lines) if line.startswith("block format"))
+    rows = {line.split()[0]: line.split()[1:] for line in lines[start + 1 : start + 1 + len(list_block_formats())]}
+    assert list(rows) == [f.name for f in list_block_formats()]
+    assert rows["mxfp8"] == ["e4m3fn", "e8m0", "32", "floor", "8.25"]
+    assert rows["nvfp4"] == ["e2m1", "ue4m3", "16", "nvfp4", "4.5"]
+    assert rows["nvfp4_2d"] == ["e2m1", "ue4m3", "16", "x", "16", "nvfp4", "4.03125"]
+    assert rows["fp8_128x128"][-2:] == ["current-pow2", "~8.002"] and rows["int8"][2:] == ["row", "absmax-127", "8"]
+    start = next(i for i, line in enumerate(lines) if line.startswith("codebook"))
+    books = {line.split()[0]: line.split()[1:] for line in lines[start + 1 : lines.index("", start)]}
+    assert books["nf4_element"] == ["NF4", "4", "16", "-1", "1", "lower", "number"]
+    assert books["int4"] == ["INT4", "4", "15", "-7", "7", "even", "code"] and "mxint8_element" in books
+
+
+@pytest.mark.parametrize("format", list_block_formats(), ids=str)
+def test_cards_of_block_formats(format: BlockFormat, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = shown(capsys, format.name)
+    text = " ".join(" ".join(lines).split())
+    rule = RULES[format.rule]
+    assert lines[0] == f"{format.title}  ({format.name}, a block format)"
+    for said in (format.source, rule.what, rule.source, f"scale {format.scale.name}:", f"element {format.element}:"):
+        assert said in text
+    worked = lines[lines.index("a block, worked") + 1 :]
+    assert worked == str(explain_block(list(WORKED), format)).splitlines()
+
+
+@pytest.mark.parametrize(("name", "edges"), [
+    # OCP MX 1.0 section 6.3 and torchao: zeros have byte 0, infinity and NaN byte 0xff
+    ("mxfp8", {"0": ["2^-127", "0x00", "2^127", "0"], "inf, 1": ["NaN", "0xff", "NaN", "NaN, NaN"],
+               "NaN, 1": ["NaN", "0xff", "NaN", "NaN, NaN"], "2^-149": ["2^-127", "0x00", "2^127", "0"]}),
+    ("mxfp4", {"largest FP32, 1": ["2^125", "0xfc", "2^-125", "2.5521...e38, 0"]}),
+    # Transformer Engine, recipe_common.cuh: 1 where amax is 0 or infinite; NaN is not seen
+    ("fp8_tensor", {"0": ["1", "0x3f800000", "1", "0"], "inf, 1": ["1", "0x3f800000", "1", "448, 1"]}),
+    # torchao: an amax of at least 1e-12; infinity has the multiplier 0
+    ("torchao_rowwise", {"0": ["2^-48", "0x27800000", "2^48", "0"], "inf, 1": ["inf", "0x7f800000", "0", "NaN, NaN"]}),
+    # bitsandbytes: 0 for a block of zeros
+    ("nf4", {"0": ["0", "0x00000000", "0", "0"], "NaN, 1": ["1", "0x3f800000", "1", "0, 1"]}),
+    ("nvfp4", {"2^-20 beside 1": ["0", "0x00", "3.4028...e38", "0"]}),
+])  # fmt: skip
+def test_edges(name: str, edges: dict[str, list[str]], capsys: pytest.CaptureFixture[str]) -> None:
+    lines = shown(capsys, name)
+    start = next(i for i, line in enumerate(lines) if line.startswith("block of"))
+    cells = [re.split(r"  +", line.strip()) for line in lines[start + 1 : lines.index("", start)]]
+    rows = {row[0]: row[1:] for row in cells}
+    assert {words: rows[words] for words in edges} == edges
+    assert ("2^-20 beside 1" in rows) == (name == "nvfp4")
+
+
+def test_nf4_lists_its_numbers_and_thresholds(capsys: pytest.CaptureFixture[str]) -> None:
+    """Two of them in decimals from the source of bitsandbytes, as the FP32 numbers they become."""
+    rows = [line.split() for line in shown(capsys, "nf4") if re.fullmatch(r"  0x[0-9a-f]  .*", line)]
+    assert [row[0] for row in rows] == [f"{code:#x}" for code in range(16)] and rows[0] == ["0x0", "-1"]
+    assert rows[1] == ["0x1", "-0.69619280099868774...", "-0.848096370697021484375"]
+    assert rows[15] == ["0xf", "1", "0.86147844791412353..."]
+    assert main(["formats", "nf4", "--json"]) == 0
+    element = json.loads(capsys.readouterr().out)[0]["element"]
+    assert [float(Fraction(x)) for x in element["values"]][9] == float(np.float32(0.16093020141124725))
+    assert [float(Fraction(x)) for x in element["thresholds"]][7] == float(np.float32(0.03979014977812767))
+    assert not any(re.fullmatch(r"  0x[0-9a-f]{1,2}  .*", line) for line in shown(capsys, "int8"))  # 255 are no card
+
+
+def test_json_of_a_block_format(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["formats", "mxfp8", "nvfp4_2d", "int4", "--json"]) == 0
+    mx, nv, int4 = json.loads(capsys.readouterr().out)
+    assert mx["element"] == {"name": "e4m3fn", "bits": 8, "max": "448", "kind": "number"} and mx["block"] == [32]
+    assert mx["worked"] == explain_block(list(WORKED), "mxfp8").to_dict() and mx["bits_per_value"] == 8.25
+    assert (nv["block"], nv["scale"], nv["tensor_scale"], mx["tensor_scale"]) == ([16, 16], "ue4m3", True, False)
+    assert int4["element"]["unused"] == [8] and int4["element"]["thresholds"][:2] == ["-13/2", "-11/2"]
+    assert {e["of"]: e["scale"]["hex"] for e in mx["edges"]}["inf, 1"] == "0xff"
+
+
+def test_names_of_block_formats(capsys: pytest.CaptureFixture[str]) -> None:
+    assert shown(capsys, "MXFP8-E4M3") == shown(capsys, "mxfp8")
+    assert shown(capsys, "fp16", "nf4") == [*shown(capsys, "fp16"), "", *shown(capsys, "nf4")]
+    for wrong, near in (("mxfp", "mxfp8 or mxfp6"), ("nvfp", "nvfp4"), ("fp8", "e4m3 (forward)"), ("fp4", "e2m1")):
+        assert main(["formats", wrong]) == 2
+        assert f"unknown format '{wrong}': did you mean {near}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["nvfp4", "MXFP8-e5m2", "nf4", "int8", *(f.name for f in list_block_formats())])
+def test_a_block_format_is_no_number_format(name: str) -> None:
+    with pytest.raises(FormatError, match=r"is a block format, no number format.*numsim\.blocks\.quantize") as error:
+        get_format(name)
+    for called in re.findall(r"\w+(?= or| \(its)", str(error.value).partition("did you mean")[2]):
+        get_format(called)
+
+
+@pytest.mark.parametrize("argv", [
+    ["fp8"], ["fp16", "nope"], ["mxfp8", "nope"], ["nvfp"], [""], ["\0"], ["e99m9"], ["x" * 10_000], ["fp16"] * 200,
+])  # fmt: skip
 def test_wrong_names(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["formats", *argv]) == 2
     out, err = capsys.readouterr()

@@ -72,8 +72,7 @@ class BlockArray:
     @property
     def elements(self) -> npt.NDArray[np.float64]:
         """The elements' values, without any scale."""
-        element = self.format.element
-        return np.asarray(element.decode(self.codes) if isinstance(element, Codebook) else decode(self.codes, element))
+        return decode_elements(self.codes, self.format)
 
     @property
     def values(self) -> npt.NDArray[np.float64]:
@@ -82,9 +81,11 @@ class BlockArray:
         NaN scales give NaN. (Libraries round here once more, to the format that they dequantise to.)
         """
         tiles = _Tiles(self.shape, self.format, self.axis)
+        matrix, scales = np.ascontiguousarray(tiles.matrix(self.codes)), np.asarray(self.scales.values, np.float64)
         with np.errstate(invalid="ignore", over="ignore"):
-            scales = tiles.spread(np.asarray(self.scales.values, np.float64)) * self.tensor_scale
-            return np.asarray(tiles.back(tiles.matrix(self.elements) * scales))
+            factors = tiles.scales_grid(scales) * self.tensor_scale
+        room = _room(self.codes.size, self.format)
+        return np.asarray(tiles.back(room.decode_matrix(matrix, tiles.rows, tiles.columns, self.format, factors)))
 
     @property
     def nbytes(self) -> float:
@@ -140,10 +141,13 @@ class _Tiles:
             return grid.reshape(())
         return np.moveaxis(grid.reshape(self.scales_moved), -1, self.axis)
 
+    def scales_grid(self, scales: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """A number for each block, as given by ``scales_shape``, in the order of the matrix."""
+        return (np.moveaxis(scales, self.axis, -1) if self.scales_moved else scales).reshape(self.grid)
+
     def spread(self, scales: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """A number for each block, as given by ``scales_shape``, repeated for each element of the matrix."""
-        grid = (np.moveaxis(scales, self.axis, -1) if self.scales_moved else scales).reshape(self.grid)
-        return grid.repeat(self.rows, axis=0).repeat(self.columns, axis=1)
+        """... repeated for each element of the matrix."""
+        return self.scales_grid(scales).repeat(self.rows, axis=0).repeat(self.columns, axis=1)
 
 
 def quantize(
@@ -245,6 +249,21 @@ def encode_elements(
     return encode_values(Values(scaled.shape, scaled.reshape(-1), None), element, policy, draw, events).reshape(
         scaled.shape
     )
+
+
+def decode_elements(codes: npt.NDArray[Any], format: BlockFormat) -> npt.NDArray[np.float64]:
+    """The elements' values, without any scale."""
+    element = format.element
+    return np.asarray(element.decode(codes) if isinstance(element, Codebook) else decode(codes, element))
+
+
+def decode_matrix(
+    codes: npt.NDArray[Any], rows: int, columns: int, format: BlockFormat, factors: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
+    """The reference: a matrix of tiles of codes to values, elements times the factor of their tile (a grid)."""
+    tiles = decode_elements(codes, format).reshape(codes.shape[0] // rows, rows, codes.shape[1] // columns, columns)
+    with np.errstate(invalid="ignore", over="ignore"):
+        return (tiles * factors[:, None, :, None]).reshape(codes.shape)
 
 
 def amaxes(x: Floats, rows: int, columns: int, nan: str) -> Floats:

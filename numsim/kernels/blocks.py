@@ -81,7 +81,7 @@ def quantize_matrix(
         amax = amaxes(x, rows, columns, RULES[format.rule].nan)
         whole, back = tensor_scale(amax.max(), format) if format.has_tensor_scale else (np.float32(1), 1.0)
         scales = _scales(amax, format, whole)
-    lines = Lines(_read_only(x), _read_only(scales.multiplier.repeat(rows, axis=0)), columns)
+    lines = _Lines(_read_only(x), _read_only(scales.multiplier.repeat(rows, axis=0)), columns)
     element = format.element
     if isinstance(element, Codebook):
         codes = _encode_codebook(lines, element)
@@ -90,10 +90,23 @@ def quantize_matrix(
     return codes.reshape(x.shape), scales.codes, float(back)
 
 
-TWINS = [(array.amaxes, amaxes), (array.quantize_matrix, quantize_matrix)]
+def decode_matrix(
+    codes: npt.NDArray[Any], rows: int, columns: int, format: BlockFormat, factors: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
+    """A matrix of tiles of codes to values, elements times the factor of their tile."""
+    if format.element.bits > 16:
+        return array.decode_matrix(codes, rows, columns, format, factors)
+    table = array.decode_elements(np.arange(format.element.codes, dtype=codes.dtype), format)
+    lines = _read_only(codes), _read_only(factors.repeat(rows, axis=0)), columns
+    values = np.empty(codes.size, np.float64)
+    over_chunks(codes.size, lambda first, end: _look_up(*lines, _read_only(table), first, values[first:end]))
+    return values.reshape(codes.shape)
 
 
-class Lines(NamedTuple):
+TWINS = [(getattr(array, twin.__name__), twin) for twin in (amaxes, quantize_matrix, decode_matrix)]
+
+
+class _Lines(NamedTuple):
     """Numbers, flat, and a factor for each line of them."""
 
     numbers: Floats
@@ -101,7 +114,7 @@ class Lines(NamedTuple):
     columns: int
 
 
-def _encode_codebook(lines: Lines, element: Codebook) -> npt.NDArray[Any]:
+def _encode_codebook(lines: _Lines, element: Codebook) -> npt.NDArray[Any]:
     codes, nearest = np.empty(lines.numbers.size, np.uint8), _nearest(element)
 
     def work(first: int, end: int) -> None:
@@ -116,7 +129,7 @@ def _encode_codebook(lines: Lines, element: Codebook) -> npt.NDArray[Any]:
 
 
 def _encode_format(
-    lines: Lines, element: Format, draw: Draw | None, policy: Policy, events: Events | None
+    lines: _Lines, element: Format, draw: Draw | None, policy: Policy, events: Events | None
 ) -> npt.NDArray[Any]:
     codes = np.empty(lines.numbers.size, code_dtype(element))
     counted: list[Events | None] = []
@@ -199,6 +212,18 @@ def _multiply(x, factors, columns, most, start, products):
         for j in range(out.size):
             y = np.float32(row[j] * factor)
             out[j] = most if y > most else (-most if y < -most else y)
+        line, place, done = line + 1, 0, done + count
+
+
+@jit
+def _look_up(codes, factors, columns, table, start, values):
+    """Values of codes from ``start`` on times the factors of their lines."""
+    line, place, done = start // columns, start % columns, 0
+    while done < values.size:
+        count = min(columns - place, values.size - done)
+        row, factor, out = codes[start + done : start + done + count], factors[line], values[done : done + count]
+        for j in range(out.size):
+            out[j] = table[row[j]] * factor
         line, place, done = line + 1, 0, done + count
 
 

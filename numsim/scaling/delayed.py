@@ -83,9 +83,11 @@ class DelayedScaling:
         history, ``amax_history_len`` updates. Infinite elements saturate.
     zero : a largest magnitude of 0 (zeros, or a module that did not run) changes nothing in the fused update; the
         unfused one moves the history on and makes the scale anew.
-    overflow : elements beyond the largest code / scale saturate; a scale that overflows is FP32's largest number.
-    arithmetic : FP32, a rounding an operation. Fused: (largest code x 2^-margin) / amax; unfused: (largest code / amax)
-        / 2^margin, where the quotient may overflow before the margin divides it.
+    overflow : elements beyond the largest code / scale saturate; a scale that overflows is FP32's largest number. One
+        that underflows (a large margin and a large amax) is 0, and decoding gives NaN: the original has no guard.
+    arithmetic : FP32, a rounding an operation. Fused: (largest code x 2^-margin) / amax. Unfused: ((1 / amax) x largest
+        code) / 2^margin, since torch divides a number by a tensor so; one scale in four is an ulp away from the fused
+        one, and the product may overflow before the margin divides it.
 
     Parameters
     ----------
@@ -219,7 +221,7 @@ class DelayedScaling:
             if self.is_fused:
                 scale = F(fp8_max) * _power(-self.margin) / amax
             else:
-                scale = F(fp8_max) / amax / _power(self.margin)
+                scale = _quotient(fp8_max, amax) / _power(self.margin)
         return amax, history, FLT_MAX if np.isinf(scale) else scale
 
 
@@ -236,7 +238,7 @@ def power_of_two_scale(amax: np.float32, scale: np.float32, fp8_max: float, reci
     (128.0, 149.33333333333334)
     """
     with np.errstate(all="ignore"):
-        quotient = float(F(fp8_max) / F(amax))
+        quotient = float(_quotient(fp8_max, F(amax)))
         if 0 < quotient < math.inf:
             # FP64's log2 rounded is FP32's: no FP32 number has a logarithm near enough to half way
             exponent = int(np.floor(F(math.log2(quotient)))) - recipe.margin
@@ -334,6 +336,12 @@ def _rolled(history: Floats, last: np.float32) -> Floats:
     rolled[-1] = last
     rolled[0] = 0
     return rolled
+
+
+def _quotient(number: float, tensor: np.float32) -> np.float32:
+    """A Python number divided by a tensor in torch (eager, scripted or compiled): by its reciprocal."""
+    quotient: np.float32 = F(1) / tensor * F(number)
+    return quotient
 
 
 def _power(exponent: int) -> np.float32:

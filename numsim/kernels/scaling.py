@@ -41,7 +41,7 @@ class Machine(NamedTuple):
     refills: bool  # by any clean step, not only by a growth
     stops_at_floor: bool
     stops_at_infinity: bool
-    least: float  # stops where an overflow leads to this scale or below
+    least: float  # stops where an overflow leads to this scale or below; NaN: never
 
 
 def suits(scaler: Any, found: npt.NDArray[Any]) -> bool:
@@ -71,7 +71,7 @@ def _machine(scaler: Any) -> Machine:
         scaler.growth_interval if deepspeed else first, scaler.keeps_finite,
         -math.inf if scaler.floor is None else scaler.floor, math.inf if scaler.cap is None else scaler.cap,
         scaler.hysteresis, refills, deepspeed and scaler.raise_error_at_min_scale, deepspeed,
-        scaler.min_scale if isinstance(scaler, FairseqScaler) else -math.inf,
+        scaler.min_scale if isinstance(scaler, FairseqScaler) else math.nan,
     )  # fmt: skip
 
 

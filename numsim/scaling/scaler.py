@@ -40,8 +40,8 @@ def fp32(x: float) -> float:
     if x == 0 or not math.isfinite(x):
         return x
     unit = max(math.frexp(x)[1] - 24, -149)
-    near = math.ldexp(round(math.ldexp(x, -unit)), unit)  # (round() of a float ties to even)
-    return math.copysign(near if abs(near) <= FLT_MAX else math.inf, x)
+    units = abs(round(math.ldexp(x, -unit)))  # (round() of a float ties to even)
+    return math.copysign(math.ldexp(units, unit) if unit < 104 or units << unit - 104 < 2**24 else math.inf, x)
 
 
 def reciprocal(scale: float) -> float:

@@ -117,6 +117,14 @@ def test_a_codebook_saturates_half_a_step_beyond_its_end() -> None:
     assert [e.fate for e in near] == ["rounded", "saturated", "exact"]
 
 
+@pytest.mark.parametrize(("number", "name", "saturated"), [
+    (464, "mxfp8", False), (464.5, "mxfp8", True), (6.5, "mxfp4", False), (7, "mxfp4", True), (-7, "mxfp4", True),
+])  # fmt: skip
+def test_ties_at_the_end_go_to_the_even_code(number: float, name: str, saturated: bool) -> None:
+    """448 is even and keeps its tie; 6 is odd, and the tie goes to 8, which E2M1 lacks."""
+    assert explain_block([number], name).elements[0].fate == ("saturated" if saturated else "rounded")
+
+
 def test_fates_and_errors() -> None:
     e = explain_block(["0.1", 300, 480, 1, "2^-20", "-0"], "mxfp8")
     assert [x.fate for x in e.elements] == ["rounded", "rounded", "saturated", "exact", "zero", "exact"]

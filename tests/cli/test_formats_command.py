@@ -7,7 +7,6 @@ import re
 from fractions import Fraction
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import numsim
@@ -18,6 +17,7 @@ from numsim.cli.formats import about
 from numsim.errors import FormatError
 from numsim.formats import get_format, list_formats
 from numsim.show.blocks import WORKED
+from numsim.show.numbers import short
 
 
 def shown(capsys: pytest.CaptureFixture[str], *argv: str) -> list[str]:
@@ -126,15 +126,20 @@ def test_edges(name: str, edges: dict[str, list[str]], capsys: pytest.CaptureFix
 
 
 def test_nf4_lists_its_numbers_and_thresholds(capsys: pytest.CaptureFixture[str]) -> None:
-    """Two of them in decimals from the source of bitsandbytes, as the FP32 numbers they become."""
+    """Some of them in decimals from the source of bitsandbytes, rounded once to FP32."""
+
+    def fp32(x: str) -> Fraction:
+        return numsim.exact(int(numsim.encode(x, "fp32")), "fp32")
+
     rows = [line.split() for line in shown(capsys, "nf4") if re.fullmatch(r"  0x[0-9a-f]  .*", line)]
-    assert [row[0] for row in rows] == [f"{code:#x}" for code in range(16)] and rows[0] == ["0x0", "-1"]
-    assert rows[1] == ["0x1", "-0.69619280099868774...", "-0.848096370697021484375"]
-    assert rows[15] == ["0xf", "1", "0.86147844791412353..."]
+    assert [row[0] for row in rows] == [f"{code:#x}" for code in range(16)]
+    assert rows[0] == ["0x0", "-1"] and rows[7] == ["0x7", "0", short(fp32("-0.045525018125772476"))]
+    assert rows[1] == ["0x1", short(fp32("-0.6961928009986877")), short(fp32("-0.8480964004993439"))]
+    assert rows[15] == ["0xf", "1", short(fp32("0.8614784181118011"))]
     assert main(["formats", "nf4", "--json"]) == 0
     element = json.loads(capsys.readouterr().out)[0]["element"]
-    assert [float(Fraction(x)) for x in element["values"]][9] == float(np.float32(0.16093020141124725))
-    assert [float(Fraction(x)) for x in element["thresholds"]][7] == float(np.float32(0.03979014977812767))
+    assert Fraction(element["values"][9]) == fp32("0.16093020141124725")
+    assert Fraction(element["thresholds"][7]) == fp32("0.03979014977812767") and len(element["thresholds"]) == 15
     assert not any(re.fullmatch(r"  0x[0-9a-f]{1,2}  .*", line) for line in shown(capsys, "int8"))  # 255 are no card
 
 

@@ -52,7 +52,7 @@ def hadamard(
     -----
     NaN : makes its 16 numbers NaN.
     Inf : makes its 16 numbers infinite; two of them make some infinite and some NaN.
-    -0 : numbers that cancel give +0.
+    -0 : zeros add as in IEEE 754; numbers that cancel give +0.
     subnormals : kept; numbers below 2^-124 lose bits when they are divided by 4.
     overflow : none on the way that is not one of the result.
     rounding : FP32: x S / 4, then four rounds of sums and differences of numbers 1, 2, 4 and 8 apart, each rounded to
@@ -81,11 +81,11 @@ def hadamard(
     rows = np.moveaxis(x, axis, -1)
     sign = np.where(np.uint32(signs) >> np.arange(SIZE, dtype=np.uint32) & np.uint32(1), -1, 1).astype(np.float32)
     with np.errstate(invalid="ignore", over="ignore"):
-        t = rows.reshape(*rows.shape[:-1], -1, SIZE) * np.float32(0.25)
+        t = rows.reshape(*rows.shape[:-1], rows.shape[-1] // SIZE, SIZE) * np.float32(0.25)
         if not inverse:
             t *= sign
         for apart in (1, 2, 4, 8):
-            pairs = t.reshape(*t.shape[:-1], -1, 2, apart)
+            pairs = t.reshape(*t.shape[:-1], SIZE // (2 * apart), 2, apart)
             low, high = pairs[..., 0, :], pairs[..., 1, :]
             t = np.stack([low + high, low - high], -2).reshape(t.shape)
         if inverse:

@@ -104,7 +104,7 @@ def torchao_nvfp4(values: Any, *, axis: int = -1) -> BlockArray:
     Rules
     -----
     NaN : makes all scales NaN.
-    Inf : all other numbers become 0; a NaN comes back in the place of the infinity.
+    Inf : makes the scale of its block NaN; all other blocks become 0.
     -0 : keeps its sign.
     subnormals : kept; the least scale is E4M3's least normal number.
     overflow : elements and scales saturate.

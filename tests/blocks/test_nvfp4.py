@@ -1,0 +1,270 @@
+"""NVFP4's extras: four over six, torchao's order, stochastic rounding against a model of it, the recipe."""
+
+from dataclasses import FrozenInstanceError
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from numsim import blocks, decode, encode, round_to
+from numsim.blocks import NVFP4_TRAINING, Operand, four_over_six, hadamard, matmul, nvfp4_alpha, quantize, torchao_nvfp4
+from numsim.errors import FormatError, InputError
+
+F = np.float32
+GRID = [0, 0.5, 1, 1.5, 2, 3, 4, 6]
+
+
+def e2m1(x):
+    """The nearest of the grid by thresholds, ties as the specification lists them; NaN is not for here."""
+    size = abs(x)
+    n = sum((size > 0.25, size >= 0.75, size > 1.25, size >= 1.75, size > 2.5, size >= 3.5, size > 5))
+    return F(np.copysign(GRID[n], x))
+
+
+def e4m3(x):
+    return F(decode(encode(min(x, F(448)), "e4m3"), "e4m3"))
+
+
+def block_46(x, whole, amax_tensor, most, error, rows=1):
+    """One block by scalars, in the order of quantize_4over6_nvfp4.cuh; (scale, elements)."""
+    x = np.asarray(x, np.float32).reshape(rows, -1)
+    amax = F(np.abs(x).max())
+    base = F(F(amax / F(6)) * whole)
+    found = []
+    for wanted in (base, F(base * F(1.5))):
+        scale = e4m3(wanted)
+        with np.errstate(all="ignore"):
+            multiplier = min(F(1) / F(scale * F(F(1) / whole)), np.finfo(np.float32).max)
+        elements = [[e2m1(F(v * multiplier)) for v in row] for row in x]
+        totals = []
+        for row, numbers in zip(x, elements, strict=True):
+            total = F(0)
+            for v, q in zip(row, numbers, strict=True):
+                d = F(F(F(F(q * scale) * amax_tensor) / F(6 * most)) - v)
+                total = F(total + (F(d * d) if error == "mse" else abs(d)))
+            totals.append(total)
+        while len(totals) > 1:
+            half = len(totals) // 2
+            totals = [F(a + b) for a, b in zip(totals[:half], totals[half:], strict=True)]
+        found.append((totals[0], scale, elements))
+    (error6, *six), (error4, *four) = found
+    return four if error4 < error6 else six
+
+
+@pytest.mark.parametrize("error", ["mae", "mse"])
+@pytest.mark.parametrize("most", [256, 448])
+def test_four_over_six_by_scalars(error, most):
+    x = np.random.default_rng(most).normal(size=(6, 64)).astype(np.float32) * F(3.7)
+    x[0, 16:32] *= F(1e-4)
+    found = four_over_six(x, error=error, scale_max=most)
+    amax = np.abs(x).max()
+    whole = F(F(6 * most) / amax)
+    for i, j in np.ndindex(6, 4):
+        scale, elements = block_46(x[i, 16 * j : 16 * j + 16], whole, amax, most, error)
+        assert found.scales.values[i, j] == scale and found.elements[i, 16 * j : 16 * j + 16].tolist() == elements[0]
+    assert found.tensor_scale == F(amax * (F(1) / F(6 * most)))
+    codes6 = quantize(x, "nvfp4").codes
+    assert 0 < (found.codes != codes6).any(axis=1).sum()
+
+
+def test_four_over_six_tiles_by_scalars():
+    x = np.random.default_rng(5).normal(size=(32, 48)).astype(np.float32)
+    found = four_over_six(x, "nvfp4_2d")
+    amax = np.abs(x).max()
+    took = []
+    for i, j in np.ndindex(2, 3):
+        tile = (slice(16 * i, 16 * i + 16), slice(16 * j, 16 * j + 16))
+        scale, elements = block_46(x[tile], F(F(1536) / amax), amax, 256, "mae", rows=16)
+        assert found.scales.values[i, j] == scale and found.elements[tile].tolist() == elements
+        took.append(np.abs(found.elements[tile]).max())
+    assert set(took) <= {4.0, 6.0}
+
+
+def test_four_over_six_by_hand():
+    # 5 lies between 4 and 6: with 6 -> 6 it becomes 4 (a tie), with 6 -> 4 it is 10/3 and becomes 3, 4.5 times 1
+    x = np.array([6.0, 5.0] + [0.0] * 14)
+    y = four_over_six(x)
+    assert y.tensor_scale == F(6) * (F(1) / F(1536)) and y.scales.values[0] == 384 and y.elements[:2].tolist() == [4, 3]
+    # what the grid has from 0 to 6 stays: nothing is better than no error
+    assert four_over_six([6.0, 4.0, 3.0, 0.5] * 4).scales.values[0] == 256
+
+
+def test_ties_take_six():
+    # all numbers alike: 6 and 4 both have no error
+    x = np.full(16, 6.0)
+    assert four_over_six(x).elements[0] == 6 and four_over_six(x, error="mse").elements[0] == 6
+
+
+def test_448_leaves_the_largest_block_no_room():
+    x = np.array([6.0, 5.0] + [0.0] * 14)
+    # 3/2 x 448 saturates to 448: the amax lands on 6 all the same, and the tie takes the first
+    assert four_over_six(x, scale_max=448).scales.values[0] == 448 and four_over_six(x, scale_max=448).elements[0] == 6
+
+
+def test_four_over_six_edges():
+    assert (four_over_six(np.zeros(32)).values == 0).all() and four_over_six(np.zeros(32)).scales.codes.tolist() == [
+        0,
+        0,
+    ]
+    assert four_over_six(np.zeros((0, 16))).shape == (0, 16)
+    x = np.ones(32)
+    x[3] = np.nan
+    y = four_over_six(x)
+    assert y.elements[3] == 6 and y.elements[0] == 6 and y.scales.values.tolist() == [256, 256]
+    x[3] = np.inf
+    y = four_over_six(x)
+    assert y.scales.values.tolist() == [448, F(0.171875)] and y.elements[3] == 6
+    tiny = np.repeat([1.0, 1e-7], 16)
+    assert four_over_six(tiny).scales.values[1] == 0 and (four_over_six(tiny).values[16:] == 0).all()
+    assert np.signbit(four_over_six([-0.0] * 16).elements).all()
+    assert four_over_six(np.ones((16, 3)), axis=0).scales.shape == (1, 3)
+    for bad in ({"error": "max"}, {"scale_max": 384}, {"scale_max": 256.0}, {"format": "mxfp4"}):
+        with pytest.raises(InputError):
+            four_over_six(np.ones(16), **bad)
+
+
+def test_torchao_by_torch():
+    torch = pytest.importorskip("torch")
+    x = np.random.default_rng(3).normal(size=(8, 64)).astype(np.float32)
+    x[0, :16], x[1, :16], x[2, 16:32] = 1e-5, 0, 40 * x[2, 16:32]
+    t = torch.from_numpy(x)
+    whole = t.abs().max() / (448.0 * 6.0)
+    blocked = t.reshape(8, 4, 16)
+    scale = torch.clamp(blocked.abs().amax(-1) / 6.0 / whole, min=2.0**-6, max=448.0).to(torch.float8_e4m3fn)
+    scaled = blocked * ((1.0 / whole) / scale.float()).unsqueeze(-1)
+    y = torchao_nvfp4(x)
+    assert (y.scales.codes == scale.view(torch.uint8).numpy()).all() and y.tensor_scale == whole.item()
+    wanted = [e2m1(v) for v in scaled.numpy().ravel()]
+    assert y.elements.ravel().tolist() == wanted
+    assert y.scales.values[1, 0] == 2.0**-6 and quantize(x, "nvfp4").scales.values[1, 0] == 0
+
+
+def test_torchao_edges():
+    x = np.ones(32)
+    x[0] = np.nan
+    assert np.isnan(torchao_nvfp4(x).values).all()
+    assert np.isnan(torchao_nvfp4(np.zeros(16)).values).all()
+    x[0] = np.inf
+    y = torchao_nvfp4(x)
+    assert np.isnan(y.scales.values[0]) and y.scales.values[1] == 2.0**-6 and (y.elements[16:] == 0).all()
+    assert torchao_nvfp4(np.ones((16, 2)), axis=0).scales.shape == (1, 2)
+
+
+# --- stochastic rounding ----------------------------------------------------------------------------------------------
+def fma_model(x, r):
+    """Transformer Engine's software rounding: the FP32 fma of r / 256 and the step, cut down to the grid."""
+    size = abs(Fraction(float(x)))
+    step = next(s for limit, s in ((2, Fraction(1, 2)), (4, Fraction(1)), (1 << 200, Fraction(2))) if size < limit)
+    t = Fraction(float(round_to(size + Fraction(r, 256) * step, "fp32"))) if size < 1 << 100 else size
+    below = max(v for v in GRID if v <= t)
+    return np.copysign(float(min(below, 6)), x)
+
+
+def numsims(x, r):
+    codes = encode(x, "e2m1", rounding="stochastic", overflow="saturate", random_bits=np.uint8(r))
+    return decode(codes, "e2m1")
+
+
+def test_stochastic_rounding_is_the_fma_model():
+    rng = np.random.default_rng(1)
+    coarse = np.arange(0, 7, 1 / 16, dtype=np.float32)
+    x = np.concatenate([coarse, rng.uniform(0, 7, 60).astype(np.float32), -coarse[::7], F([1e-3, 1e-8, 100, 3e38])])
+    for value in x:
+        for r in (0, 1, 2, 127, 128, 129, 254, 255):
+            assert numsims(value, r) == fma_model(value, r), (value, r)
+
+
+def test_where_the_fma_model_rounds_up_by_itself():
+    """|x| + r / 512 within 2^-26 below 1/2: FP32 has no number there."""
+    for k, gap in ((1, 2**-26), (1, 2**-27), (64, 2**-26), (3, 2**-30)):
+        r, x = 256 - k, F(k / 512 - gap)
+        assert Fraction(float(x)) == Fraction(k, 512) - Fraction(gap)
+        assert fma_model(x, r) == 0.5 and numsims(x, r) == 0
+    x = F(1 / 512 - 2**-25)
+    assert fma_model(x, 255) == 0 == numsims(x, 255)
+    for x in F(
+        [1 - 2**-24, 1.5 - 2**-23, 2 - 2**-23, 3 - 2**-22, 4 - 2**-22, 6 - 2**-21]
+    ):  # above 1/2 all sums are exact
+        assert [numsims(x, r) for r in range(256)] == [fma_model(x, r) for r in range(256)]
+
+
+def test_probability_is_floor_of_256_times_the_fraction():
+    ups = sum(numsims(F(0.1), r) == 0.5 for r in range(256))
+    assert ups == int(256 * Fraction(float(F(0.1))) / Fraction(1, 2)) == 51
+    assert sum(numsims(F(2**-10), r) != 0 for r in range(256)) == 0  # below step / 256 nothing goes up
+
+
+# --- 16 x 16 and the recipe -------------------------------------------------------------------------------------------
+def test_weights_and_their_transpose_are_the_same():
+    w = np.random.default_rng(2).normal(size=(48, 32)).astype(np.float32)
+    a, b = quantize(w, "nvfp4_2d"), quantize(np.ascontiguousarray(w.T), "nvfp4_2d")
+    assert (a.values == b.values.T).all() and (a.scales.codes == b.scales.codes.T).all()
+    one, other = quantize(w, "nvfp4"), quantize(w, "nvfp4", axis=0)
+    assert (one.values != other.values).any()
+
+
+def test_the_recipe_is_transformer_engines():
+    sr = {"rounding": "stochastic", "sr_bits": 8}
+    assert NVFP4_TRAINING["fprop"] == (Operand("nvfp4"), Operand("nvfp4_2d"))
+    assert NVFP4_TRAINING["dgrad"] == (Operand("nvfp4", **sr), Operand("nvfp4_2d"))
+    assert NVFP4_TRAINING["wgrad"] == (
+        Operand("nvfp4", transform="hadamard"),
+        Operand("nvfp4", transform="hadamard", **sr),
+    )
+
+
+def test_operands_do_what_they_say():
+    x = np.random.default_rng(4).normal(size=(32, 16)).astype(np.float32)
+    plain, turned = Operand("nvfp4"), Operand("nvfp4", transform="hadamard")
+    assert (plain.quantize(x, axis=0).codes == quantize(x, "nvfp4", axis=0).codes).all()
+    by_hand = quantize(round_to(hadamard(x, axis=0), "bf16"), "nvfp4", axis=0)
+    found = turned.quantize(x, axis=0)
+    assert (found.codes == by_hand.codes).all() and (found.scales.codes == by_hand.scales.codes).all()
+    drawn = NVFP4_TRAINING["dgrad"][0].quantize(x, seed=7)
+    again = quantize(x, "nvfp4", rounding="stochastic", seed=7, sr_bits=8)
+    assert (drawn.codes == again.codes).all()
+    assert (drawn.codes != NVFP4_TRAINING["dgrad"][0].quantize(x, seed=8).codes).any()
+    assert Operand("nvfp4_2d").quantize(x, axis=0).scales.shape == (2, 1)
+    for bad in ({"format": "nvfp5"}, {"format": "nvfp4", "transform": "fourier"}):
+        with pytest.raises((InputError, FormatError)):
+            Operand(**bad)
+    with pytest.raises(InputError, match="seed"):
+        NVFP4_TRAINING["dgrad"][0].quantize(x)
+    with pytest.raises(FrozenInstanceError):
+        plain.format = "mxfp8"
+
+
+def test_an_outlier_is_spread_and_the_product_stays():
+    """One number of 100 makes its 15 neighbours zero; transformed, most of them are still there."""
+    x = np.ones((16, 4), np.float32)
+    x[3] = 100.0
+    y = np.ones((16, 4), np.float32)
+    a, b = NVFP4_TRAINING["wgrad"]
+    b = Operand(b.format, transform=b.transform)  # without the random bits
+    turned = matmul(a.quantize(x.T), b.quantize(y, axis=0)).values[0, 0]
+    plain = matmul(quantize(x.T, "nvfp4"), quantize(y, "nvfp4", axis=0)).values[0, 0]
+    assert plain == 100 and abs(turned - 115) < 10
+
+
+def test_alpha():
+    assert nvfp4_alpha(6.0, 448.0) == F(F(2688) * F(1 / 7225344))
+    assert nvfp4_alpha(3.0, 5.0, scale_max=(256, 448)) == F(F(15) * F(1 / (36 * 256 * 448)))
+    amaxes = np.random.default_rng(1).uniform(0.1, 9, (200, 2)).astype(np.float32)
+    scales = [[quantize(np.full(16, v), "nvfp4").tensor_scale for v in pair] for pair in amaxes]
+    differ = sum(nvfp4_alpha(*pair) != float(F(s) * F(t)) for pair, (s, t) in zip(amaxes, scales, strict=True))
+    assert 0 < differ < 200
+    assert nvfp4_alpha(np.inf, 1.0) == np.inf and nvfp4_alpha(0.0, 1.0) == 0
+
+
+def test_names_are_exported():
+    for name in (
+        "four_over_six",
+        "torchao_nvfp4",
+        "nvfp4_alpha",
+        "NVFP4_TRAINING",
+        "Operand",
+        "hadamard",
+        "dot",
+        "matmul",
+    ):
+        assert name in blocks.__all__

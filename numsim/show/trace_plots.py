@@ -125,7 +125,7 @@ def scale_plot(
         order = [kind for kind in _MARKS if kind in shown]
         _legend(legend, [shown[k] for k in order], [_MARKS[k][0] for k in order])
         few = len(traces) <= 3
-        finding = finding or ("; ".join(said) if few else f"{len(traces)} loss scalers on the same gradients")
+        finding = finding or ("; ".join(said) if few else f"{len(traces)} loss scalers, step by step")
         headline(figure, finding, below)
         alt = f"{finding}. Line charts of the loss scale over the steps, in powers of two: {'; '.join(said)}."
         return stem, figure, alt

@@ -87,7 +87,7 @@ def test_what_is_compared_is_told(capsys):
     data["verdicts"].clear()
     RESULT.write_text(json.dumps(data))
     code, out, _ = call(capsys, "check", str(RESULT))
-    told = "compared: question, answer, findings, tables, series, traces, all answers' bits not compared: verdicts, guess"
+    told = "findings, tables, series, traces, all answers' bits not compared: verdicts, guess"
     assert code == 0 and told in " ".join(out.split())
 
 

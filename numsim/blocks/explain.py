@@ -270,7 +270,7 @@ def _tensor_amax(x: Floats) -> Floats:
 def _tensor_steps(x: Floats, format: BlockFormat) -> tuple[ScaleStep, ...]:
     amax = _tensor_amax(x)
     scale, back = (float(y) for y in tensor_scale(amax, format))
-    most = f"{UE4M3.max} x {format.element_max:g}"
+    most = f"{UE4M3.max} x {_largest(format)}"
     ordinary = np.isfinite(amax) and amax > 0
     return (
         ScaleStep("amax of the tensor", float(amax)),
@@ -279,10 +279,14 @@ def _tensor_steps(x: Floats, format: BlockFormat) -> tuple[ScaleStep, ...]:
     )
 
 
+def _largest(format: BlockFormat) -> str:
+    return f"{format.element_max:.12g}"
+
+
 def _power(format: BlockFormat, what: str, exponent: int) -> list[ScaleStep]:
     return [
         ScaleStep(what, exponent),
-        ScaleStep(f"less {format.emax}, the exponent of {format.element_max:g}", exponent - format.emax),
+        ScaleStep(f"less {format.emax}, the exponent of {_largest(format)}", exponent - format.emax),
     ]
 
 
@@ -296,7 +300,7 @@ def _ceil(amax: Any, format: BlockFormat, whole: Any) -> list[ScaleStep]:
 
 def _rceil(amax: Any, format: BlockFormat, whole: Any) -> list[ScaleStep]:
     quotient = amax * (F(1) / F(format.element_max))
-    steps = [ScaleStep(f"amax x fp32(1/{format.element_max:g})", float(quotient))]
+    steps = [ScaleStep(f"amax x fp32(1/{_largest(format)})", float(quotient))]
     if quotient == 0:
         return [*steps, ScaleStep("exponent, the least there is", -127)]
     significand, exponent = math.frexp(quotient)
@@ -313,7 +317,7 @@ def _even(amax: Any, format: BlockFormat, whole: Any) -> list[ScaleStep]:
 
 
 def _current(amax: Any, format: BlockFormat, whole: Any) -> list[ScaleStep]:
-    return [ScaleStep(f"{format.element_max:g} / amax, in FP32", float(F(format.element_max) / amax))]
+    return [ScaleStep(f"{_largest(format)} / amax, in FP32", float(F(format.element_max) / amax))]
 
 
 def _current_pow2(amax: Any, format: BlockFormat, whole: Any) -> list[ScaleStep]:
@@ -326,7 +330,7 @@ def _torchao(amax: Any, format: BlockFormat, whole: Any) -> list[ScaleStep]:
     clamped = np.maximum(np.float64(amax), 1e-12)
     return [
         ScaleStep("amax, at least 1e-12", float(clamped)),
-        ScaleStep(f"{format.element_max:g} / that, in FP64, then FP32", float(F(format.element_max / clamped))),
+        ScaleStep(f"{_largest(format)} / that, in FP64, then FP32", float(F(format.element_max / clamped))),
     ]
 
 
@@ -337,14 +341,14 @@ def _torchao_pow2(amax: Any, format: BlockFormat, whole: Any) -> list[ScaleStep]
 
 def _absmax(amax: Any, format: BlockFormat, whole: Any) -> list[ScaleStep]:
     inverse = F(1) / amax
-    scaled = [ScaleStep(f"x {format.element_max:g}", float(inverse * F(format.element_max)))]
+    scaled = [ScaleStep(f"x {_largest(format)}", float(inverse * F(format.element_max)))]
     return [ScaleStep("1 / amax, in FP32", float(inverse)), *(scaled if format.element_max != 1 else [])]
 
 
 def _nvfp4(amax: Any, format: BlockFormat, whole: Any) -> list[ScaleStep]:
     part = whole * (F(1) / F(format.element_max))
     return [
-        ScaleStep(f"S x fp32(1/{format.element_max:g})", float(part)),
+        ScaleStep(f"S x fp32(1/{_largest(format)})", float(part)),
         ScaleStep("amax x that", float(F(amax * part))),
     ]
 

@@ -9,6 +9,7 @@ import textwrap
 from fractions import Fraction
 from typing import Any
 
+from numsim.blocks.codebooks import Codebook
 from numsim.blocks.formats import BlockFormat, get_block_format, list_block_formats
 from numsim.cli import FINE, _output, add_output
 from numsim.errors import FormatError, InputError
@@ -62,7 +63,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def named(name: str) -> Format | BlockFormat:
-    """The block format or the number format of a name; raises ``FormatError`` with the nearest of both."""
+    """The block format (of a codebook: the one that uses it) or number format; ``FormatError`` names the nearest."""
+    for format in list_block_formats():
+        if isinstance(format.element, Codebook) and format.element.name == name.strip().lower():
+            return format
     try:
         return get_block_format(name)
     except FormatError:

@@ -42,6 +42,10 @@ def test_the_rules_stand_side_by_side(capsys: pytest.CaptureFixture[str]) -> Non
     assert "exponent, floor(log2 amax)               8\n" in shown(capsys, LIST, "--format", "mxfp8")
 
 
+def test_no_number_is_rounded_in_the_text(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "less 0, the exponent of 1.984375 " in shown(capsys, "[1]", "--format", "mxint8")
+
+
 def test_a_negative_list_and_equal_numbers(capsys: pytest.CaptureFixture[str]) -> None:
     out = shown(capsys, f"[-6, {', '.join(['3'] * 30)}, 1e-9]", "--format", "mxfp4")
     assert "32 numbers in MXFP4 (E2M1): 1 became zero, 31 exact" in out

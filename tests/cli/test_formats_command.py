@@ -155,6 +155,9 @@ def test_json_of_a_block_format(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_names_of_block_formats(capsys: pytest.CaptureFixture[str]) -> None:
     assert shown(capsys, "MXFP8-E4M3") == shown(capsys, "mxfp8")
+    for book, format in (("nf4_element", "nf4"), ("mxint8_element", "mxint8"), ("int8", "int8"), ("int4", "int4")):
+        assert shown(capsys, book) == shown(capsys, format)  # a codebook is told with the format that uses it
+        assert f"({format}, a block format)" in shown(capsys, book)[0]
     assert shown(capsys, "fp16", "nf4") == [*shown(capsys, "fp16"), "", *shown(capsys, "nf4")]
     for wrong, near in (("mxfp", "mxfp8 or mxfp6"), ("nvfp", "nvfp4"), ("fp8", "e4m3 (forward)"), ("fp4", "e2m1")):
         assert main(["formats", wrong]) == 2

@@ -268,9 +268,10 @@ def decode_matrix(
 
 def amaxes(x: Floats, rows: int, columns: int, nan: str) -> Floats:
     """The largest magnitude of each tile of a matrix, as a grid; 0 where there is nothing. NaN is kept or ignored."""
-    tiles = x.reshape(x.shape[0] // rows, rows, x.shape[1] // columns, columns)
-    largest = np.maximum if nan == "kept" else np.fmax
-    return np.asarray(largest.reduce(np.abs(tiles), axis=(1, 3), initial=F(0)))
+    tiles = np.abs(x).reshape(x.shape[0] // rows, rows, x.shape[1] // columns, columns)
+    if nan == "ignored":  # (by hand: fmax makes NaN of a number and a signalling NaN)
+        tiles = np.where(np.isnan(tiles), F(0), tiles)
+    return np.asarray(np.maximum.reduce(tiles, axis=(1, 3), initial=F(0)))
 
 
 def _room(size: int, format: BlockFormat) -> Any:

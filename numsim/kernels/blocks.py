@@ -81,8 +81,7 @@ def quantize_matrix(
         amax = amaxes(x, rows, columns, RULES[format.rule].nan)
         whole, back = tensor_scale(amax.max(), format) if format.has_tensor_scale else (np.float32(1), 1.0)
         scales = _scales(amax, format, whole)
-    lines = _Lines(_read_only(x), _read_only(scales.multiplier.repeat(rows, axis=0)), columns)
-    element = format.element
+    lines, element = _Lines(_read_only(x), _by_line(scales.multiplier, rows), columns), format.element
     if isinstance(element, Codebook):
         codes = _encode_codebook(lines, element)
     else:
@@ -97,7 +96,7 @@ def decode_matrix(
     if format.element.bits > 16:
         return array.decode_matrix(codes, rows, columns, format, factors)
     table = array.decode_elements(np.arange(format.element.codes, dtype=codes.dtype), format)
-    lines = _read_only(codes), _read_only(factors.repeat(rows, axis=0)), columns
+    lines = _read_only(codes), _by_line(factors, rows), columns
     values = np.empty(codes.size, np.float64)
     over_chunks(codes.size, lambda first, end: _look_up(*lines, _read_only(table), first, values[first:end]))
     return values.reshape(codes.shape)
@@ -180,6 +179,11 @@ def _draws_of(draw: Draw | None, span: slice) -> Draw | None:
     if draw.given is not None:
         return replace(draw, given=draw.given[span])
     return replace(draw, position=draw.position + span.start)
+
+
+def _by_line(grid: npt.NDArray[Any], rows: int) -> npt.NDArray[Any]:
+    """A number for each tile, repeated for each of its lines."""
+    return _read_only(grid if rows == 1 else grid.repeat(rows, axis=0))
 
 
 def _read_only(x: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from numsim import kernels
 from numsim.blocks.array import quantize
 from numsim.blocks.codebooks import Codebook
 from numsim.blocks.formats import BlockFormat, get_block_format
@@ -225,7 +226,9 @@ def _blocks(texts: list[str], x: Floats, format: BlockFormat) -> list[Block]:
     columns = _block_shape(len(x), format)[1]
     filled = np.zeros(-(-len(x) // columns) * columns, np.float32)
     filled[: len(x)] = x
-    result = quantize(filled, replace(format, block=(columns,)))
+    with kernels.force("reference"):  # done before numba would have loaded
+        result = quantize(filled, replace(format, block=(columns,)))
+        values, elements = result.values, result.elements
     rule, whole = RULES[format.rule], F(1)
     if format.has_tensor_scale:
         whole = tensor_scale(_tensor_amax(x), format)[0]
@@ -234,14 +237,14 @@ def _blocks(texts: list[str], x: Floats, format: BlockFormat) -> list[Block]:
     multipliers = rule.scales(amaxes, format, whole).multiplier
     with np.errstate(all="ignore"):
         scaled = filled * np.repeat(multipliers, columns)
-    elements = [
-        Element(text, float(x[i]), float(scaled[i]), int(result.codes[i]), float(result.elements[i]),
-                float(result.values[i]), _saturates(float(scaled[i]), format))
+    told = [
+        Element(text, float(x[i]), float(scaled[i]), int(result.codes[i]), float(elements[i]), float(values[i]),
+                _saturates(float(scaled[i]), format))
         for i, text in enumerate(texts)
     ]  # fmt: skip
     return [
         Block(format.rule, float(amax), tuple(_steps(amax, format, whole)), float(multiplier), int(code), float(scale),
-              tuple(elements[i * columns : (i + 1) * columns]))
+              tuple(told[i * columns : (i + 1) * columns]))
         for i, (amax, multiplier, code, scale) in enumerate(
             zip(amaxes, multipliers, result.scales.codes, result.scales.values, strict=True))
     ]  # fmt: skip

@@ -51,12 +51,13 @@ def run(args: argparse.Namespace) -> int:
             lines += blocks.card(format) if isinstance(format, BlockFormat) else card(format)
     else:
         lines = [*table(list_formats()), [Span("")], *blocks.table(list_block_formats())]
-    data = [blocks.facts(format) if isinstance(format, BlockFormat) else facts(format)
-            for format in formats or [*list_formats(), *list_block_formats()]]  # fmt: skip
+    if args.json or args.out is not None:
+        chosen = formats or [*list_formats(), *list_block_formats()]
+        data = _output.to_json([blocks.facts(f) if isinstance(f, BlockFormat) else facts(f) for f in chosen])
     if args.out is not None:
-        _output.write_out(args.out, "formats", {"txt": text.plain(lines), "json": _output.to_json(data)})
+        _output.write_out(args.out, "formats", {"txt": text.plain(lines), "json": data})
     if args.json:
-        _output.print_json(data)
+        sys.stdout.write(data + "\n")
     else:
         text.write(lines, sys.stdout, colour=_output.colour(args.plain))
     return FINE

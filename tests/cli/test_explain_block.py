@@ -127,9 +127,10 @@ def test_colours_are_for_terminals(capsys: pytest.CaptureFixture[str], monkeypat
     assert shown(capsys, *argv) == plain and "\x1b" not in plain
 
 
-def test_a_process_starts_light() -> None:
-    """Without numba and matplotlib, as every explanation does."""
-    code = ("import sys; from numsim.cli import main; main(['explain', '[0.1, 300]', '--format', 'mxfp8']); "
-            "print(sorted({'numba', 'matplotlib', 'torch'} & set(sys.modules)))")  # fmt: skip
+@pytest.mark.parametrize("argv", [["explain", f"[{', '.join(['0.1'] * 128)}]", "--format", "mxfp8"],
+                                  ["formats", "--json"], ["formats", "nvfp4"]])  # fmt: skip
+def test_nothing_heavy_is_loaded(argv: list[str]) -> None:
+    code = (f"import sys; from numsim.cli import main; main({argv!r}); "
+            "print(sorted({'numba', 'matplotlib', 'torch', 'ml_dtypes'} & set(sys.modules)))")  # fmt: skip
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]" and done.stderr == ""

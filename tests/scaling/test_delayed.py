@@ -400,6 +400,9 @@ def test_powers_of_two_of_the_first_versions():
     kept = [float(power_of_two_scale(F(amax), F(5), 448.0, DelayedScaling())) for amax in (0.0, NAN, INF, 2.0**-149)]
     assert kept[:2] == [5.0, 5.0] and kept[3] == INF
     assert kept[2] == div(1.0, 5.0)  # the original's slip: an infinite amax turns the scale over
+    recipe = DelayedScaling(amax_history_len=2, scaling_factor_compute_algo=power_of_two_scale)
+    trace = replay_amaxes(recipe, [3.0, INF, 1.0, 1.0])  # and back again, while it is in the history
+    assert trace["scale"].tolist() == [128.0, 2.0**-7, 128.0, 256.0] and not trace.happened("frozen")
 
 
 def test_powers_of_two_are_torchs():

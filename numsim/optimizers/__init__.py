@@ -9,6 +9,7 @@ from numsim.optimizers.gradients import (
     gradient_norm,
     unscale_and_clip,
 )
+from numsim.optimizers.mlp import train_digits
 from numsim.optimizers.optimizers import (
     SGD,
     Adam,
@@ -33,5 +34,6 @@ __all__ = [
     "clip_grad_norm",
     "gradient_norm",
     "lost_updates",
+    "train_digits",
     "unscale_and_clip",
 ]

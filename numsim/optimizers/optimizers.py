@@ -1,8 +1,8 @@
 """SGD, Adam and AdamW on weights of any format: pure functions of a state, rounded where torch rounds.
 
-``order`` says where: "single-tensor" rounds every intermediate tensor to its own format (torch's ``foreach=False``, the
-default on the CPU), "foreach" also rounds the betas, momenta and decays that tensors are multiplied by (``foreach=True``
-on the CPU; CUDA's kernels do not), "fused" keeps everything in FP32 and rounds what is written back.
+``order`` says where: "single-tensor" rounds every intermediate tensor to its own format (torch's ``foreach=False``,
+the default on the CPU), "foreach" also rounds the betas, momenta and decays that tensors are multiplied by
+(``foreach=True`` on the CPU; CUDA's kernels do not), "fused" keeps everything in FP32 and rounds what is written back.
 ``update`` says how a weight is written back:
 
 * "plain": rounded to the nearest; an update of at most half the spacing of the weight's format is lost.
@@ -194,7 +194,8 @@ class Optimizer:
             slots["master"] = new
         if self.update == "stochastic":
             new = fit(new, self.format, rounding="stochastic", seed=seed, random_bits=random_bits, sr_bits=16)
-        return State(state.step + 1, fit(new, self.format), slots, add(np.zeros_like(w), FP32))
+        update = np.float32(factor) * top if bottom is None else np.float32(factor) * top / bottom
+        return State(state.step + 1, fit(new, self.format), slots, np.asarray(update))
 
     def _direction(
         self, t: Tensors, state: State, w: Tensor, g: Tensor, formats: tuple[Format, Format, Format]

@@ -20,7 +20,7 @@ from numsim.errors import InputError, UnavailableError, short
 from numsim.events import Events
 from numsim.formats import FP32
 from numsim.host import flushes_subnormals, rounds_to_nearest
-from numsim.random import Draw
+from numsim.random import Draw, bits_from
 from numsim.rounding import Policy, Rounding, check_events, convert, draw_for, encode, encode_values
 from numsim.values import Values, as_values
 
@@ -321,8 +321,9 @@ def _given(scale: Any, format: BlockFormat, tiles: _Tiles) -> Scales:
 
 def _in_order(draw: Draw | None, tiles: _Tiles, shape: tuple[int, ...]) -> Draw | None:
     """Random bits in the order of the matrix: element i in C order of the array keeps its draw i."""
-    if draw is None or tiles.moved == shape:
+    if draw is None or not tiles.scales_moved or tiles.axis in (-1, len(shape) - 1):
         return draw
-    count = math.prod(shape)
-    given = draw.given if draw.given is not None else np.array([draw(i) for i in range(count)], np.uint32)
+    given = draw.given
+    if given is None:
+        given = bits_from(draw.seed, draw.position, math.prod(shape)) >> np.uint32(32 - draw.r)
     return replace(draw, given=np.ascontiguousarray(tiles.matrix(given.reshape(shape))).reshape(-1))

@@ -459,3 +459,13 @@ def test_twice_is_as_once(name):
     if name.startswith("mx"):
         np.testing.assert_array_equal(quantize(once.values, name).values, once.values)
     assert (np.abs(once.values - np.clip(x, -1e30, 1e30)) <= np.abs(x).max()).all()
+
+
+@pytest.mark.parametrize("shape", [(32, 32), (32, 3), (2, 32, 32)])
+def test_random_bits_belong_to_elements_along_every_axis(shape):
+    x = np.random.default_rng(3).normal(size=shape).astype(np.float32)
+    moved = np.ascontiguousarray(np.moveaxis(x, -2, -1))
+    given = numsim.random.bits_from(11, 0, x.size).reshape(shape)
+    drawn = quantize(x, "mxfp4", axis=-2, rounding="stochastic", seed=11)
+    there = quantize(moved, "mxfp4", rounding="stochastic", random_bits=np.moveaxis(given, -2, -1))
+    assert (np.moveaxis(drawn.codes, -2, -1) == there.codes).all()

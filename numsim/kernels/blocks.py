@@ -12,7 +12,6 @@ product; the rest is the same rounding. Nothing depends on where chunks begin: d
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -40,7 +39,8 @@ PIECE = 1 << 16  # of a line, for which a largest magnitude is found
 _SCALES = 1 << 15  # that a rule computes at a time
 _BLOCK = 1 << 11  # products that stay in the nearest cache
 _MAGNITUDE, _INFINITY, _NAN, _U0 = (np.uint32(word) for word in (0x7FFFFFFF, 0x7F800000, 0x7FC00000, 0))
-_F0, _INTEGERS = np.float32(0), np.float32(1.5 * 2**23)  # to which an integer is added exactly, in its low bits
+_F0, _BEYOND = np.float32(0), np.float32(np.inf)
+_INTEGERS = np.float32(1.5 * 2**23)  # plus an integer it is exact, with the integer in the low bits
 _nearest_even_codes = rounding._LOOPS[32].nearest_even_codes
 
 
@@ -62,7 +62,8 @@ def amaxes(x: Floats, rows: int, columns: int, nan: str) -> Floats:
 
     over_chunks(found.size, work, large=LARGE // min(columns, PIECE))
     tiles = found.reshape(x.shape[0] // rows, rows, x.shape[1] // columns, pieces)
-    return np.asarray(tiles.max(axis=(1, 3))).view(np.float32)
+    most: npt.NDArray[Any] = tiles.max(axis=(1, 3)) if rows * pieces > 1 else tiles[:, 0, :, 0]
+    return most.view(np.float32)
 
 
 def quantize_matrix(
@@ -114,16 +115,8 @@ class _Lines(NamedTuple):
 
 
 def _encode_codebook(lines: _Lines, element: Codebook) -> npt.NDArray[Any]:
-    codes, nearest = np.empty(lines.numbers.size, np.uint8), _nearest(element)
-
-    def work(first: int, end: int) -> None:
-        products = np.empty(min(CHUNK, end - first), np.float32)
-        for start in range(first, end, CHUNK):
-            part = products[: end - start]
-            _multiply(*lines, np.float32(np.inf), start, part)
-            nearest(part, codes[start : start + part.size])
-
-    over_chunks(codes.size, work)
+    codes, (loop, *options) = np.empty(lines.numbers.size, np.uint8), _nearest(element)
+    over_chunks(codes.size, lambda first, end: loop(*lines, first, codes[first:end], *options))
     return codes
 
 
@@ -134,7 +127,7 @@ def _encode_format(
     counted: list[Events | None] = []
     fits = events is None and kernels.fits_source(np.float32, element)
     # What is beyond the largest element becomes it, and then needs no care in the loops; but events count it.
-    most = np.float32(element.max) if fits else np.float32(np.inf)
+    most = np.float32(element.max) if fits else _BEYOND
     prepared = rounding._prepare(element, policy, 32, False) if fits and element.max_rank else None
     exact = prepared is not None and prepared.quick and policy.rounding == "nearest-even"
 
@@ -241,12 +234,9 @@ def _round_products(x, factors, columns, most, first, products, words, plan, cod
 
 
 # --- codebooks --------------------------------------------------------------------------------------------------------
-Encoder = Callable[[Floats, Any], None]
-
-
 @lru_cache(maxsize=64)
-def _nearest(element: Codebook) -> Encoder:
-    """What writes the code of the nearest value for each of some numbers; NaN counts as zero."""
+def _nearest(element: Codebook) -> tuple[Any, ...]:
+    """The loop that finds the nearest value, and what it needs to know of the codebook."""
     integers, mask = np.arange(len(element.order)) - len(element.order) // 2, element.codes - 1
     used = element.decode(element.order)
     step = float(used[-1] - used[-2])
@@ -257,8 +247,8 @@ def _nearest(element: Codebook) -> Encoder:
         and np.array_equal(used, integers * step)
         and np.array_equal(element.order, integers & mask)
     ):
-        found = np.float32(1 / step), np.float32(integers[0]), np.float32(integers[-1]), np.uint32(mask)
-        return lambda x, codes: _nearest_integers(x, *found, codes)
+        ends = np.float32(integers[0]), np.float32(integers[-1])
+        return _nearest_integers, np.float32(1 / step), *ends, np.uint32(mask)
 
     order = element.order.astype(np.uint32)
     with np.errstate(over="ignore"):
@@ -266,34 +256,40 @@ def _nearest(element: Codebook) -> Encoder:
     bounds = np.where(bounds > element.above, np.nextafter(bounds, np.float32(-np.inf)), bounds)
     none = -len(bounds) % 4  # nothing is above infinity
     bounds, changes = np.pad(bounds, (0, none), constant_values=np.inf), np.pad(order[:-1] ^ order[1:], (0, none))
-    return lambda x, codes: _count_bounds(x, bounds, changes, order[0], codes)
+    return _count_bounds, bounds, changes, order[0]
 
 
 @jit
-def _nearest_integers(x, factor, least, most, mask, codes):
+def _nearest_integers(x, factors, columns, first, codes, step, least, most, mask):
     """Two's complement. From 2^23 on the spacing of float32 is 1: the CPU's own rounding of the sum is the one wanted,
-    and leaves the integer in the low bits. The factor is a power of two."""
-    for j in range(x.size):
-        y = np.float32(x[j] * factor)
-        y = y if y == y else _F0
-        y = most if y > most else (least if y < least else y)
-        codes[j] = np.uint8(np.uint32(as_bits(np.float32(y + _INTEGERS)) & mask))
+    and leaves the integer in the low bits. ``step`` is a power of two; NaN counts as zero."""
+    products = np.empty(_BLOCK, np.float32)
+    for start in range(0, codes.size, _BLOCK):
+        results = codes[start : start + _BLOCK]
+        _multiply(x, factors, columns, _BEYOND, first + start, products[: results.size])
+        for j in range(results.size):
+            y = np.float32(products[j] * step)
+            y = y if y == y else _F0
+            y = most if y > most else (least if y < least else y)
+            results[j] = np.uint8(np.uint32(as_bits(np.float32(y + _INTEGERS)) & mask))
 
 
 @jit
-def _count_bounds(x, bounds, changes, lowest, codes):
-    """From the lowest value's code on, each bound below a number changes some bits of the code."""
-    clean, hold = np.empty(_BLOCK, np.float32), np.empty(_BLOCK, np.uint32)
-    for start in range(0, x.size, _BLOCK):
-        part, results = x[start : start + _BLOCK], codes[start : start + _BLOCK]
+def _count_bounds(x, factors, columns, first, codes, bounds, changes, lowest):
+    """From the lowest value's code on, each bound below a number changes some bits of the code. NaN counts as zero."""
+    products, hold = np.empty(_BLOCK, np.float32), np.empty(_BLOCK, np.uint32)
+    for start in range(0, codes.size, _BLOCK):
+        results = codes[start : start + _BLOCK]
+        part = products[: results.size]
+        _multiply(x, factors, columns, _BEYOND, first + start, part)
         for j in range(part.size):
-            clean[j] = part[j] if part[j] == part[j] else _F0
+            part[j] = part[j] if part[j] == part[j] else _F0
             hold[j] = lowest
         for k in range(0, bounds.size, 4):
             b0, b1, b2, b3 = bounds[k], bounds[k + 1], bounds[k + 2], bounds[k + 3]
             c0, c1, c2, c3 = changes[k], changes[k + 1], changes[k + 2], changes[k + 3]
             for j in range(part.size):
-                y = clean[j]
+                y = part[j]
                 low = np.uint32((c0 if y > b0 else _U0) ^ (c1 if y > b1 else _U0))
                 high = np.uint32((c2 if y > b2 else _U0) ^ (c3 if y > b3 else _U0))
                 hold[j] = np.uint32(hold[j] ^ np.uint32(low ^ high))

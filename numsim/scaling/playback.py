@@ -30,7 +30,7 @@ def replay(scaler: Any, found_inf: Any, state: Any = None) -> Trace:
     scale (a normal one: the scaler looks for the limit) and "again" else (several in a row are a failure);
     **growth**; **cap**, a growth that changed nothing; **hysteresis**, an overflow that was tolerated; **floor**, an
     overflow that left the scale at its minimum or where it was; **stop**, where the original raises: the trace ends.
-    Raises ``InputError`` for anything else. Cost: some 200 000 steps a second; ``replay_scales`` is faster.
+    Raises ``InputError`` for anything else. Cost: some 100 000 steps a second; ``replay_scales`` is faster.
 
     >>> from numsim.scaling import GradScaler
     >>> print(replay(GradScaler(init_scale=16.0, growth_interval=2), "ICCIC"))
@@ -82,7 +82,7 @@ def replay_scales(scaler: Any, found_inf: Any) -> npt.NDArray[Any]:
     """The scale after each step of many strings at once: ``found_inf`` (..., steps) gives scales (..., steps).
 
     float32 where the original keeps fp32, else float64; NaN from the step on where the original raises. ``found_inf``
-    is as for ``replay``, or a list of texts. Raises ``InputError`` as it does. Cost: over 100 million updates a second.
+    is as for ``replay``, or a list of texts. Raises ``InputError`` as it does. Cost: about 100 million updates a second.
 
     >>> from numsim.scaling import get_scaler
     >>> replay_scales(get_scaler("megatron", init_scale=16.0, growth_interval=4), ["ICICIICC", "CCCCCCCC"])

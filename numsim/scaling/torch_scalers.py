@@ -131,7 +131,8 @@ class ShardedGradScaler(GradScaler):
 
     Rules: overflow is found_inf >= 1, so that NaN, 0.5 and -1 pass as clean (it is a sum over ranks, 0 or at least 1).
     The factor is rounded to fp32 before the product; growth has no cap. Settings as for ``GradScaler``, of which it
-    is a kind (torch's own takes backoff before growth, by position). Source: torch 2.13, torch/distributed/fsdp/sharded_grad_scaler.py.
+    is a kind (torch's own takes backoff before growth, by position).
+    Source: torch 2.13, torch/distributed/fsdp/sharded_grad_scaler.py.
 
     >>> scaler = ShardedGradScaler(init_scale=3.0, growth_factor=1.1, growth_interval=1)
     >>> scaler.update(scaler.initial(), 0).scale

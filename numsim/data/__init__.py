@@ -24,10 +24,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["KINDS", "GradientRecording", "Recorded", "load_digits", "load_gradients"]
+__all__ = ["KINDS", "MATRICES", "GradientRecording", "Recorded", "load_digits", "load_gradients"]
 
 KINDS = ("activation-gradient", "weight-gradient", "activation", "weight")
 """The kinds of tensor in a recording, in the order in which they are stored."""
+
+MATRICES = ("input", "weight", "grad_output")
+"""The matrices that a linear layer multiplies in training, as recipes call them; one layer's are kept whole."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,10 +86,21 @@ class GradientRecording:
         meta: how the recording was made: network, data, optimizer, batch size, loss and its reduction, seed, version
             of PyTorch, and under ``'progress'`` the loss and accuracy at each recorded step.
         tensors: one :class:`Recorded` for each step, kind and layer, in that order.
+        matrices: what the layer ``linear1`` multiplies, whole and in order, for the first two of the recorded batches:
+            ``matrices[name][step]``, float32, read-only. A layer's output is input @ weight.T + bias.
+
+            ``'input'``: (128, 512), images by features, after the ReLU of the layer before; of step 2000.
+            ``'weight'``: (64, 512), outputs by features; of step 2000.
+            ``'grad_output'``: (128, 64), images by outputs, of every recorded step: the derivative of a batch's mean
+            loss by the layer's output, before the ReLU; exactly zero where the ReLU is off.
+        amaxes: the largest magnitude of the same three matrices at each of the 2000 updates, for the batch that is
+            learnt there: ``amaxes[name]``, float32, shape (2000,), read-only.
     """
 
     meta: dict[str, Any]
     tensors: tuple[Recorded, ...]
+    matrices: dict[str, dict[int, npt.NDArray[np.float32]]]
+    amaxes: dict[str, npt.NDArray[np.float32]]
 
     def select(self, kind: str | None = None, step: int | None = None, layer: str | None = None) -> Iterator[Recorded]:
         """The rows with the given kind, step and layer; None (the default) accepts any."""
@@ -140,7 +154,11 @@ def load_gradients() -> GradientRecording:
         )
         for index, row in enumerate(meta.pop("rows"))
     )
-    return GradientRecording(meta=meta, tensors=tensors)
+    matrices = {
+        name: {step: arrays[key] for step in meta["steps"] if (key := f"{name}_{step}") in arrays} for name in MATRICES
+    }
+    amaxes = {name: arrays[f"amax_{name}"] for name in MATRICES}
+    return GradientRecording(meta=meta, tensors=tensors, matrices=matrices, amaxes=amaxes)
 
 
 def _load(name: str) -> dict[str, npt.NDArray[Any]]:

@@ -24,11 +24,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from numsim.data import KINDS, load_digits
+from numsim.data import KINDS, MATRICES, load_digits
 from numsim.data._digest import digits_digest
 from numsim.files import npz_bytes, write_atomic
 
 STEPS = (0, 100, 500, 2000)
+WHOLE_LAYER = "linear1"  # whose matrices are kept whole, for the first batches, and their amaxes at every update
+WHOLE_BATCHES = 2
+WHOLE_STEPS = {"input": STEPS[-1:], "weight": STEPS[-1:], "grad_output": STEPS}
 SEED = 20180220
 BATCH_SIZE = 64
 RECORDED_BATCHES = 8
@@ -135,6 +138,9 @@ def _record(torch: Any, steps: tuple[int, ...], report: Callable[[str], None]) -
 
     rows: list[dict[str, Any]] = []
     columns: dict[str, list[Any]] = {key: [] for key in ("total", "zeros", "positive", "negative", "samples")}
+    at = names.index(WHOLE_LAYER)
+    matrices: dict[str, npt.NDArray[np.float32]] = {}
+    amaxes: dict[str, list[float]] = {name: [] for name in MATRICES}
 
     def add(kind: str, layer: str, step: int, tensors: Sequence[Any]) -> None:
         values = np.concatenate([tensor.detach().numpy().ravel() for tensor in tensors])
@@ -172,6 +178,15 @@ def _record(torch: Any, steps: tuple[int, ...], report: Callable[[str], None]) -
         for kind in KINDS:
             for name, tensors in zip(names, recorded[kind], strict=True):
                 add(kind, name, step, tensors)
+        below = recorded["activation"][at - 1][:WHOLE_BATCHES]
+        whole = {
+            "input": [functional.relu(x).flatten(1) for x in below],
+            "weight": [weights[at]],
+            "grad_output": recorded["activation-gradient"][at][:WHOLE_BATCHES],
+        }
+        for name in MATRICES:
+            if step in WHOLE_STEPS[name]:
+                matrices[f"{name}_{step}"] = torch.cat(whole[name]).detach().numpy()
         training_loss, training_accuracy = evaluate(training)
         test_loss, test_accuracy = evaluate(test)
         progress.append(
@@ -197,9 +212,15 @@ def _record(torch: Any, steps: tuple[int, ...], report: Callable[[str], None]) -
             order = torch.randperm(TRAINING_IMAGES, generator=training_generator)
             batches = [batch for batch in order.split(BATCH_SIZE) if len(batch) == BATCH_SIZE]
         chosen = batches.pop(0)
-        loss = functional.cross_entropy(forward(shifted(pixels[chosen], training_generator))[-1], classes[chosen])
+        outputs = forward(shifted(pixels[chosen], training_generator))
+        loss = functional.cross_entropy(outputs[-1], classes[chosen])
         optimizer.zero_grad()
+        outputs[at].retain_grad()
         loss.backward()
+        for name, tensor in zip(
+            MATRICES, (functional.relu(outputs[at - 1]), weights[at], outputs[at].grad), strict=True
+        ):
+            amaxes[name].append(tensor.detach().abs().max().item())
         optimizer.step()
 
     meta = {
@@ -244,6 +265,8 @@ def _record(torch: Any, steps: tuple[int, ...], report: Callable[[str], None]) -
     arrays = {key: np.array(entries, dtype=np.int64) for key, entries in columns.items()}
     return {
         **arrays,
+        **matrices,
+        **{f"amax_{name}": np.array(series, np.float32) for name, series in amaxes.items()},
         "binades": np.arange(LEAST_BINADE, GREATEST_BINADE + 1, dtype=np.int64),
         "samples": np.concatenate(samples),
         "sample_sizes": np.array([sample.size for sample in samples], dtype=np.int64),

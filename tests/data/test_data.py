@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import zipfile
 from importlib import resources
@@ -11,10 +12,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from numsim.data import KINDS, GradientRecording, Recorded, load_digits, load_gradients, make_digits, record_gradients
+from numsim.data import (
+    KINDS,
+    MATRICES,
+    GradientRecording,
+    Recorded,
+    load_digits,
+    load_gradients,
+    make_digits,
+    record_gradients,
+)
 from numsim.data._digest import digits_digest
 
 DIGITS_SHA256 = "87ff0c9e40dc7e2c0e34e7257799c2e3f3aec1a016363bb11cad869ec428a826"
+RECORDED_SHA256 = "aa1c3e4d137749d107bc7f5a21bcaaf550cc3ad413eb61df127cae67293af23e"
 STEPS = [0, 100, 500, 2000]
 LAYERS = ["conv1", "conv2", "conv3", "linear1", "linear2"]
 # Values of each layer's output for 8 batches of 64 images, and number of weights.
@@ -104,9 +115,75 @@ def test_samples(recording: GradientRecording) -> None:
         assert (np.abs((positive + negative) / row.sample.size - shares) <= 5 * deviation + 2 / row.sample.size).all()
 
 
+def test_recorded_before_the_matrices_and_still_the_same() -> None:
+    """Figures and answers rest on these arrays: whoever adds to the recording leaves them as they are."""
+    with resources.as_file(resources.files("numsim.data").joinpath("gradients.npz")) as path, np.load(path) as archive:
+        digest = hashlib.sha256()
+        for key in ("binades", "meta", "negative", "positive", "sample_sizes", "samples", "total", "zeros"):
+            digest.update(archive[key].tobytes())
+    assert digest.hexdigest() == RECORDED_SHA256
+
+
+def test_matrices_are_the_recorded_tensors(recording: GradientRecording) -> None:
+    shapes = {"input": (128, 512), "weight": (64, 512), "grad_output": (128, 64)}
+    steps = {"input": [2000], "weight": [2000], "grad_output": STEPS}
+    assert tuple(recording.matrices) == MATRICES
+    for name, matrices in recording.matrices.items():
+        assert list(matrices) == steps[name]
+        for x in matrices.values():
+            assert x.shape == shapes[name] and x.dtype == np.float32 and np.isfinite(x).all()
+    (row,) = recording.select("weight", 2000, "linear1")
+    zeros, positive, negative = record_gradients.count_binades(recording.matrices["weight"][2000])
+    assert (zeros, positive.tolist(), negative.tolist()) == (row.zeros, row.positive.tolist(), row.negative.tolist())
+    assert np.isin(row.sample, recording.matrices["weight"][2000]).all()
+    (row,) = recording.select("activation", 2000, "conv3")  # before the ReLU; two of eight batches
+    _, positive, negative = record_gradients.count_binades(recording.matrices["input"][2000])
+    assert (positive <= row.positive).all() and not negative.any()
+    for step, x in recording.matrices["grad_output"].items():
+        (row,) = recording.select("activation-gradient", step, "linear1")
+        zeros, positive, negative = record_gradients.count_binades(x)
+        assert zeros <= row.zeros and (positive <= row.positive).all() and (negative <= row.negative).all()
+        assert 0.1 < np.isin(row.sample, x).mean() < 0.4  # a quarter of what was sampled from
+
+
+def test_rows_of_the_matrices_belong_together(recording: GradientRecording) -> None:
+    """Their product is the weight gradient, of which a sample from all eight batches is recorded."""
+    x, dy = (recording.matrices[name][2000].astype(float) for name in ("input", "grad_output"))
+    (row,) = recording.select("weight-gradient", 2000, "linear1")
+
+    def found(order: Any) -> float:
+        """Share of the sample that is near an entry of one of the two batches' products."""
+        products = [(dy[b].T @ x[b][order]).ravel() for b in (slice(0, 64), slice(64, 128))]
+        every = np.sort(np.concatenate(products))
+        at = np.clip(np.searchsorted(every, row.sample), 1, every.size - 1)
+        near = np.minimum(np.abs(every[at] - row.sample), np.abs(every[at - 1] - row.sample))
+        return float(np.mean(near < 1e-6 * np.abs(row.sample)))
+
+    assert found(slice(None)) > 0.2 > 2 * found(slice(None, None, -1))
+
+
+def test_amaxes_at_every_update(recording: GradientRecording) -> None:
+    assert tuple(recording.amaxes) == MATRICES
+    for x in recording.amaxes.values():
+        assert x.shape == (2000,) and x.dtype == np.float32 and np.isfinite(x).all() and (x > 0).all()
+    steps = np.abs(np.diff(recording.amaxes["weight"]))
+    assert (
+        steps.max() < 2 * recording.meta["optimizer"]["learning_rate"]
+    )  # as far as Adam moves a weight, or little more
+    last = np.abs(recording.matrices["weight"][2000]).max()
+    assert abs(recording.amaxes["weight"][-1] - last) < 2 * recording.meta["optimizer"]["learning_rate"]
+    for step in STEPS[1:]:  # another batch, the same layer: the same order of magnitude
+        assert (
+            1 / 50
+            < np.abs(recording.matrices["grad_output"][step]).max() / recording.amaxes["grad_output"][step - 1]
+            < 50
+        )
+
+
 def test_arrays_are_read_only(recording: GradientRecording) -> None:
     row = recording.tensors[0]
-    for array in (row.binades, row.positive, row.negative, row.sample):
+    whole = [x for matrices in recording.matrices.values() for x in matrices.values()]
+    for array in (row.binades, row.positive, row.negative, row.sample, *whole, *recording.amaxes.values()):
         assert not array.flags.writeable
 
 
@@ -181,9 +258,12 @@ def test_recording_again_gives_the_same_counts(recording: GradientRecording) -> 
     torch: Any = pytest.importorskip("torch", reason="PyTorch is not installed")
     if str(torch.__version__) != recording.meta["torch"]:
         pytest.skip(f"recorded with PyTorch {recording.meta['torch']}, not {torch.__version__}")
-    arrays = record_gradients.record(steps=(0,))
+    arrays = record_gradients.record(steps=(0, 3))
+    for name in MATRICES:  # as far as this processor's sums go the same way
+        assert np.allclose(arrays[f"amax_{name}"], recording.amaxes[name][:3], rtol=1e-3)
+    assert np.allclose(arrays["grad_output_0"], recording.matrices["grad_output"][0], rtol=1e-2, atol=1e-6)
     first = list(recording.select(step=0))
-    assert arrays["total"].tolist() == [row.total for row in first]
+    assert arrays["total"][: len(first)].tolist() == [row.total for row in first]
     for index, row in enumerate(first):
         moved = (
             np.abs(arrays["positive"][index] - row.positive).sum()
@@ -200,7 +280,7 @@ def test_recording_again_gives_the_same_counts(recording: GradientRecording) -> 
 # --- files ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "limit"), [("digits.npz", 70_000), ("gradients.npz", 1_000_000)])
+@pytest.mark.parametrize(("name", "limit"), [("digits.npz", 70_000), ("gradients.npz", 1_080_000)])
 def test_files_are_small_and_carry_no_time(name: str, limit: int) -> None:
     with resources.as_file(resources.files("numsim.data").joinpath(name)) as path:
         assert path.stat().st_size <= limit

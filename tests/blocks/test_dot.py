@@ -9,7 +9,7 @@ import pytest
 from numsim import array, decode, encode, from_codes, round_to, tensorcore
 from numsim.blocks import BlockArray, dot, get_block_format, list_block_formats, matmul, nvfp4_alpha, quantize
 from numsim.errors import InputError
-from numsim.formats import FP16, FP32
+from numsim.formats import BF16, FP16, FP32
 
 F = np.float32
 K = 256
@@ -115,6 +115,16 @@ def test_a_dot_product_by_hand():
     assert dot(a, small, accumulator="exact", output="fp64").values == 32 * 448**2 * 2.0**-127 + 32 * 2.0**109
 
 
+@pytest.mark.parametrize("element", [FP16, BF16], ids=str)
+def test_wide_elements(element):
+    """Elements whose products, or which themselves, are no 64-bit integers."""
+    format = replace(get_block_format("mxfp8"), element=element)
+    codes = encode(data((2, 64), 45) * F(2.0**10), element)
+    x = BlockArray(codes, from_codes([[127, 130], [120, 0]], "e8m0"), format)
+    y = BlockArray(np.ascontiguousarray(codes.T), from_codes([[127, 130], [120, 0]], "e8m0"), format, axis=0)
+    assert matmul(x, y, accumulator="exact").codes.tolist() == rounded(exact(x, y), "fp32")
+
+
 def test_dot_is_a_row_of_matmul():
     x, y = data(K, 9), data(K, 11)
     for name in ("mxfp8", "nvfp4", "nf4", "int8", "fp8_tensor"):
@@ -153,6 +163,8 @@ def test_infinite_elements():
     assert matmul(with_codes(ones, (3, 0xFC)), b).values == -np.inf
     assert np.isnan(matmul(with_codes(ones, (3, 0x7C), (40, 0xFC)), b).values)
     assert np.isnan(matmul(with_codes(ones, (3, 0x7C)), with_codes(b, (3, 0))).values)
+    turned = quantize(np.ones((64, 1)), "fp8_tensor", scale=-1.0)  # elements of -1, and -1 to come back
+    assert matmul(with_codes(ones, (3, 0x7C)), turned).values == np.inf
 
 
 def test_zero_blocks_and_signs_of_zero():
@@ -283,7 +295,11 @@ def test_nan_and_zero_scales_on_the_chip():
 
 def test_deepseeks_promotion_by_scalars():
     x, w = data((2, 384), 25), data((384, 128), 27)
-    a, b = quantize(x, "fp8_1x128"), quantize(w, "fp8_128x128")
+    x[:, 128:256] *= 21
+    w[256:] /= 39
+    a, b = (
+        quantize(v, replace(get_block_format(n), rule="current")) for v, n in ((x, "fp8_1x128"), (w, "fp8_128x128"))
+    )
     found = matmul(a, b, chip="h100")
     for i, j in np.ndindex(2, 3):
         total = Fraction(0)

@@ -8,7 +8,15 @@ import numpy as np
 import pytest
 
 from numsim.array import array
-from numsim.blocks import NF4_ELEMENT, BlockArray, double_quantize, dynamic_map, normal_floats, quantize
+from numsim.blocks import (
+    NF4_ELEMENT,
+    BlockArray,
+    double_quantize,
+    dynamic_map,
+    get_block_format,
+    normal_floats,
+    quantize,
+)
 from numsim.errors import InputError
 
 F = np.float32
@@ -83,6 +91,16 @@ def test_bytes_and_bits(blocks):
     assert y.bits_per_value == 4 + 8 / 64 + 32 / (64 * 256) and round(y.bits_per_value, 3) == 4.127
 
 
+def test_numbers_are_multiplied_by_the_reciprocal():
+    """A million scales: a few of them are rounded otherwise after a division."""
+    x = np.random.default_rng(6).uniform(0, 1, 1 << 20).astype(np.float32)
+    found = double_quantize(quantize(x, replace(get_block_format("nf4"), block=(1,))))
+    centred = (x - F(math.fsum(x.tolist()) / x.size)).reshape(-1, 256)
+    largest = np.abs(centred).max(1, keepdims=True)
+    assert (found.codes == dynamic_map().encode(centred * (F(1) / largest)).ravel()).all()
+    assert (found.codes != dynamic_map().encode(centred / largest).ravel()).any()
+
+
 def test_each_256_scales_have_their_own():
     scales = np.ones(512, np.float32)
     scales[300] = 100.0
@@ -110,7 +128,8 @@ def test_a_small_scale_may_turn_its_sign():
 def test_one_infinity_spoils_all_scales_and_nan_does_not():
     x = np.ones((4, 64), np.float32)
     x[1, 5] = np.inf
-    assert np.isnan(double_quantize(quantize(x, "nf4")).values).all()
+    y = double_quantize(quantize(x, "nf4"))
+    assert np.isnan(y.values).all() and y.codes.tolist() == [0] * 4  # where the search ends that NaN never stops
     x[1, 5] = np.nan
     y = double_quantize(quantize(x, "nf4"))
     assert (y.array.scales.values == 1).all() and y.values[1, 5] == 0  # NaN is not in the amax, and takes zero

@@ -18,8 +18,8 @@ from numsim.scaling.torch_scalers import GradScaler
 def unscale(scaler: Any, state: Any, grads: Any, format: Any = None) -> tuple[Array, bool]:
     """Gradients without the scale, and whether the system finds an overflow in them.
 
-    Rules: 16-bit and fp32 gradients are computed in fp32. torch and its kin multiply by ``inv_scale`` (not if it is 1),
-    round to the gradients' own format and look at the **scaled** numbers, so what unscaling makes infinite is not seen.
+    Rules: 16-bit and fp32 gradients are computed in fp32. torch and its kin multiply by ``inv_scale``, round to the
+    gradients' own format and look at the **scaled** numbers, so what unscaling makes infinite is not seen.
     All others give fp32: Flax and Keras divide, the rest multiply by 1 / scale. Flax, JMP and OpenSeq2Seq look at the
     **unscaled** numbers; Apex at the fp32 sum of the scaled ones (here in index order; the GPU has its own), which
     overflows, or is inf - inf, where no gradient need be; fairseq at the norm, whose squares overflow from 2^64 on.
@@ -48,7 +48,7 @@ def divide_scale(scaler: Any, state: Any, scaled: Array) -> Array:
         return div(scaled, array(state.scale, scaled.format))
     if scaler.keeps == "fp64" and state.scale == 0:
         raise ScalerError("float division by zero", state, "ZeroDivisionError")
-    return scaled if state.inv_scale == 1 else mul(scaled, array(state.inv_scale, scaled.format))
+    return mul(scaled, array(state.inv_scale, scaled.format))
 
 
 def unscale_and_clip(state: Any, grads: Any, norm: Any, max_norm: Any) -> Array:

@@ -30,6 +30,9 @@ def test_a_probe_is_told_from_a_failure():
         (10, "overflow", "again, 4 to 2"),
     ]  # fmt: skip
     assert events(scaler, "CI")[0][2] == "again, 16 to 8"  # the start is over, and nothing had grown
+    kinds = [(kind, text.split(",")[0]) for _, kind, text in events(GradScaler(2.0**126, growth_interval=1), "CCI")]
+    assert kinds == [("growth", "8.50706e+37 to 1.70141e+38"), ("cap", "1.70141e+38 stays"), ("overflow", "probe")]
+    assert events(GradScaler(2.0**127, growth_interval=1), "CI")[1][2].startswith("again")  # a cap is no growth
 
 
 def test_cap_floor_hysteresis_and_stop():

@@ -217,6 +217,25 @@ def test_log_max_by_hand():
     assert abs(math.log2(wide.scale) - (16 + 4 - 3.09 * 4)) < 0.1
 
 
+def test_log_max_in_the_originals_order():
+    """The same formulas on NumPy's float32, where Python numbers become float32 as they do in TensorFlow."""
+    f = np.float32
+    scaler = OpenSeq2SeqLogMaxScaler(max_scale=2.0**40, beta1=0.9, beta2=0.97, log_max=4.0)
+    x_hat, slow, squared, b1, b2 = f(0), f(0), f(0), f(1), f(1)
+    state = scaler.initial()
+    for amax in np.exp2(np.random.default_rng(4).normal(-6, 3, 300)).astype(f):
+        x = f(f(math.log(amax)) / f(math.log(2)))
+        x_hat = f(0.9) * x_hat + f(1 - 0.9) * x
+        slow, squared = f(0.97) * slow + f(1 - 0.97) * x, f(0.97) * squared + f(1 - 0.97) * (x * x)
+        b1, b2 = b1 * f(0.9), b2 * f(0.97)
+        mu, slow_mu = x_hat / (f(1) - b1), slow / (f(1) - b2)
+        sigma = np.sqrt(np.maximum(squared / (f(1) - b2) - slow_mu * slow_mu, f(0)))
+        exponent = f(16) - (sigma * f(3.09) + mu)  # 16, whatever log_max is
+        state = scaler.update(state, amax)
+        assert (state.x_hat, state.slow_x_hat, state.xsquared_hat) == (x_hat, slow, squared)
+        assert state.scale == f(min(max(2.0 ** float(exponent), 1.0), 2.0**40))
+
+
 def test_log_max_traps():
     scaler = OpenSeq2SeqLogMaxScaler()
     state = scaler.initial()

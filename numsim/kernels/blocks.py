@@ -27,7 +27,6 @@ from numsim.blocks.rules import RULES, Floats, Scales, tensor_scale
 from numsim.codes import code_dtype
 from numsim.events import Events
 from numsim.formats import Format
-from numsim.host import flushes_subnormals, rounds_to_nearest
 from numsim.kernels import rounding
 from numsim.kernels._jit import as_bits, jit
 from numsim.kernels._pool import LARGE, over_chunks
@@ -41,7 +40,7 @@ _BLOCK = 1 << 11  # products that stay in the nearest cache
 _MAGNITUDE, _INFINITY, _NAN, _U0 = (np.uint32(word) for word in (0x7FFFFFFF, 0x7F800000, 0x7FC00000, 0))
 _F0, _BEYOND = np.float32(0), np.float32(np.inf)
 _INTEGERS = np.float32(1.5 * 2**23)  # plus an integer it is exact, with the integer in the low bits
-_nearest_even_codes = rounding._LOOPS[32].nearest_even_codes
+_nearest_even_codes, _other_modes_codes = rounding._LOOPS[32].nearest_even_codes, rounding._LOOPS[32].other_modes
 
 
 # --- the twins --------------------------------------------------------------------------------------------------------
@@ -124,23 +123,16 @@ def _encode_format(
     lines: _Lines, element: Format, draw: Draw | None, policy: Policy, events: Events | None
 ) -> npt.NDArray[Any]:
     codes = np.empty(lines.numbers.size, code_dtype(element))
+    if events is None and element.max_rank and kernels.fits_source(np.float32, element):
+        _round_products(lines, element, draw, policy, codes)
+        return codes
     counted: list[Events | None] = []
-    fits = events is None and kernels.fits_source(np.float32, element)
-    # What is beyond the largest element becomes it, and then needs no care in the loops; but events count it.
-    most = np.float32(element.max) if fits else _BEYOND
-    prepared = rounding._prepare(element, policy, 32, False) if fits and element.max_rank else None
-    exact = prepared is not None and prepared.quick and policy.rounding == "nearest-even"
 
     def work(first: int, end: int) -> None:
-        products = np.empty(_BLOCK if exact else min(CHUNK, end - first), np.float32)
-        if exact and prepared and rounds_to_nearest() and not flushes_subnormals():
-            words = _read_only(products).view(np.uint32)
-            _round_products(*lines, most, first, products, words, prepared.plan, codes[first:end])
-            return
-        seen = None if events is None else Events()
-        for start in range(first, end, products.size):
-            part, span = products[: end - start], slice(start, min(start + products.size, end))
-            _multiply(*lines, most, start, part)
+        products, seen = np.empty(min(CHUNK, end - first), np.float32), None if events is None else Events()
+        for start in range(first, end, CHUNK):
+            part, span = products[: end - start], slice(start, min(start + CHUNK, end))
+            _multiply(*lines, _BEYOND, start, part)
             codes[span] = rounding.encode(part, element, policy, _draws_of(draw, span), seen)
         counted.append(seen)
 
@@ -149,6 +141,25 @@ def _encode_format(
         if events is not None and seen is not None:
             events.add(seen)
     return codes
+
+
+def _round_products(lines: _Lines, element: Format, draw: Draw | None, policy: Policy, codes: npt.NDArray[Any]) -> None:
+    """The same by the loops of ``kernels/rounding.py`` themselves. What is beyond the largest element becomes it here,
+    and then needs no care there. (``quantize`` refuses CPUs that flush subnormal numbers.)"""
+    prepared, most = rounding._prepare(element, policy, 32, False), np.float32(element.max)
+    nearest = policy.rounding == "nearest-even" and prepared.quick
+
+    def work(first: int, end: int) -> None:
+        products = np.empty(_BLOCK if nearest else min(CHUNK, end - first), np.float32)
+        given = most, products, _read_only(products).view(np.uint32), prepared.plan
+        if nearest:
+            _nearest_even(*lines, first, codes[first:end], *given)
+            return
+        quick = prepared.quick and prepared.plain
+        for i, j, *chance in rounding._draws(draw, first, end - first):
+            _other_modes(*lines, first + i, codes[first + i : first + j], *given, quick, *chance)
+
+    over_chunks(codes.size, work)
 
 
 def _scales(amax: Floats, format: BlockFormat, whole: Any) -> Scales:
@@ -225,12 +236,22 @@ def _look_up(codes, factors, columns, table, start, values):
 
 
 @jit
-def _round_products(x, factors, columns, most, first, products, words, plan, codes):
-    """Products to nearest-even codes, a few at a time; ``words`` are the products again."""
+def _nearest_even(x, factors, columns, first, codes, most, products, words, plan):
+    """Codes of products, a few at a time; ``words`` are the products again."""
     for start in range(0, codes.size, products.size):
         results = codes[start : start + products.size]
         _multiply(x, factors, columns, most, first + start, products[: results.size])
         _nearest_even_codes(words[: results.size], results, plan)
+
+
+@jit
+def _other_modes(x, factors, columns, first, codes, most, products, words, plan, quick, r, given, counter, key0, key1):
+    counts = np.zeros(8, np.int64)
+    for start in range(0, codes.size, products.size):
+        results = codes[start : start + products.size]
+        _multiply(x, factors, columns, most, first + start, products[: results.size])
+        bits, low = given[start : start + products.size], np.uint32(counter + np.uint32(start))
+        _other_modes_codes(words[: results.size], results, plan, quick, None, counts, r, bits, low, key0, key1)
 
 
 # --- codebooks --------------------------------------------------------------------------------------------------------
@@ -254,7 +275,9 @@ def _nearest(element: Codebook) -> tuple[Any, ...]:
     with np.errstate(over="ignore"):
         bounds = element.above.astype(np.float32)
     bounds = np.where(bounds > element.above, np.nextafter(bounds, np.float32(-np.inf)), bounds)
-    none = -len(bounds) % 4  # nothing is above infinity
+    if len(bounds) < 16 and np.array_equal(order, np.arange(len(order))):
+        return _count_in_fours, np.pad(bounds, (0, 15 - len(bounds)), constant_values=np.inf)  # nothing is above that
+    none = -len(bounds) % 4
     bounds, changes = np.pad(bounds, (0, none), constant_values=np.inf), np.pad(order[:-1] ^ order[1:], (0, none))
     return _count_bounds, bounds, changes, order[0]
 
@@ -272,6 +295,35 @@ def _nearest_integers(x, factors, columns, first, codes, step, least, most, mask
             y = y if y == y else _F0
             y = most if y > most else (least if y < least else y)
             results[j] = np.uint8(np.uint32(as_bits(np.float32(y + _INTEGERS)) & mask))
+
+
+@jit
+def _count_in_fours(x, factors, columns, first, codes, bounds):
+    """How many of 15 bounds are below a number: first by fours, then among the three between. NaN counts as zero."""
+    b0, b1, b2, b3, b4, b5, b6, b7 = (
+        bounds[0],
+        bounds[1],
+        bounds[2],
+        bounds[3],
+        bounds[4],
+        bounds[5],
+        bounds[6],
+        bounds[7],
+    )
+    b8, b9, b10, b11, b12, b13, b14 = bounds[8], bounds[9], bounds[10], bounds[11], bounds[12], bounds[13], bounds[14]
+    products = np.empty(_BLOCK, np.float32)
+    for start in range(0, codes.size, _BLOCK):
+        results = codes[start : start + _BLOCK]
+        _multiply(x, factors, columns, _BEYOND, first + start, products[: results.size])
+        for j in range(results.size):
+            y = products[j] if products[j] == products[j] else _F0
+            low = b12 if y > b11 else (b8 if y > b7 else (b4 if y > b3 else b0))
+            middle = b13 if y > b11 else (b9 if y > b7 else (b5 if y > b3 else b1))
+            high = b14 if y > b11 else (b10 if y > b7 else (b6 if y > b3 else b2))
+            code = np.uint32(12 if y > b11 else (8 if y > b7 else (4 if y > b3 else 0)))
+            code = np.uint32(code + np.uint32(y > low))
+            code = np.uint32(code + np.uint32(y > middle))
+            results[j] = np.uint8(np.uint32(code + np.uint32(y > high)))
 
 
 @jit

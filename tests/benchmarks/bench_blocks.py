@@ -1,9 +1,9 @@
 """Block formats beside copying the same array: ``python -m tests.benchmarks.bench_blocks``.
 
 Both on as many threads as numsim uses. Interleaved samples, and the shortest of each: other programs only add to them,
-much to wall time and little to CPU time. A copy is NumPy's, of all numbers in as many parts as there are threads. ``--rules`` shows every rule whose
-scales a format can hold. ``--peers``, where installed: gfloat (rounding alone), torchao, and torch's cast to the type
-of the elements, which has no scales. Nothing here asserts a time.
+much to wall time and little to CPU time. A copy is NumPy's, of all numbers in as many parts as there are threads.
+``--rules`` shows every rule whose scales a format can hold. ``--peers``, where installed: gfloat (rounding alone),
+torchao, and torch's cast to the type of the elements, which has no scales. Nothing here asserts a time.
 """
 
 from __future__ import annotations

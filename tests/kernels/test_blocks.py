@@ -236,12 +236,12 @@ def test_elements_of_ones_own(element):
         both(x, replace(format, block=None), scale=np.float32(1), rounding="stochastic", seed=1)
 
 
-def test_integers_take_the_short_way():
-    """(Counting 254 bounds gives the same codes, many times slower.)"""
+def test_codebooks_take_the_shortest_way():
+    """(Counting every bound gives the same codes, some or many times slower.)"""
     from numsim.kernels import blocks as fast
 
-    ways = [fast._nearest(e)[0] for e in (integers(8, -127, 127), CODEBOOKS[5])]
-    assert ways == [fast._nearest_integers, fast._count_bounds]
+    ways = [fast._nearest(e)[0] for e in (integers(8, -127, 127), get_block_format("nf4").element, CODEBOOKS[6])]
+    assert ways == [fast._nearest_integers, fast._count_in_fours, fast._count_bounds]
 
 
 # --- kinds of input ---------------------------------------------------------------------------------------------------

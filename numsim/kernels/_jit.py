@@ -61,6 +61,20 @@ def cache_home() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "numsim"
 
 
+def _digest_sources() -> bytes:
+    """A digest of the kernels' source files, or nothing where there are none to read."""
+    try:
+        sources = sorted(Path(__file__).parent.glob("*.py"))
+        parts = [hashlib.sha256(f"{path.name}\n".encode() + path.read_bytes()).digest() for path in sources]
+    except OSError:
+        return b""
+    return b"".join(parts)
+
+
+# Now, while Python reads them: what is compiled from them must not be named after an edit that comes later.
+_SOURCES = _digest_sources()
+
+
 @lru_cache(maxsize=1)
 def cache_folder() -> Path | None:
     """The folder of this very set of kernels, compiler and CPU; None where there can be none.
@@ -69,13 +83,11 @@ def cache_folder() -> Path | None:
     alone would not notice an edit in a helper in another file.
     """
     try:
-        sources = sorted(Path(__file__).parent.glob("*.py"))
-        parts = [f"{path.name}\n".encode() + path.read_bytes() for path in sources]
         versions = (numba.__version__, llvmlite.__version__, np.__version__, platform.python_version(), sys.platform)
-        parts += [str(v).encode() for v in (*versions, llvmlite.binding.get_host_cpu_name())]
+        parts = [_SOURCES, *(str(v).encode() for v in (*versions, llvmlite.binding.get_host_cpu_name()))]
         digest = hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
-        return cache_home() / f"kernels-{digest[:20]}" if sources else None
-    except (OSError, RuntimeError):  # no sources to read, no home
+        return cache_home() / f"kernels-{digest[:20]}" if _SOURCES else None
+    except (OSError, RuntimeError):  # no home
         return None
 
 

@@ -246,3 +246,8 @@ def test_what_is_refused(call, message):
 
 def test_torch_is_not_needed_and_formats_are_records():
     assert SGD(0.1, format="bf16").format == get_format("bf16") == Adam(format="bf16").states
+
+
+def test_gradients_are_rounded_to_their_own_format():
+    for options, moved in (({}, 1.0), ({"gradients": "fp32"}, 0.9990234375), ({"update": "master"}, 1.0)):
+        assert after(SGD(1e5, format="fp16", **options), 1.0, 1e-8).weights == np.float32(moved)

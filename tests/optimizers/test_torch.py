@@ -8,6 +8,7 @@ import zlib
 import numpy as np
 import pytest
 
+from numsim.errors import UnavailableError
 from numsim.formats import FP32
 from numsim.optimizers import SGD, Adam, AdamW
 from numsim.optimizers.tensors import Tensors, fit
@@ -153,6 +154,52 @@ def test_numbers_at_the_ends(name, order, request):
         assert disagreements(kind, {}, name, w, [g, -g, g, 0 * g], order, options) == 0
     if order != "fused":
         assert disagreements(SGD, {"momentum": 0.9}, name, w, [g, -g, g], lr=0.1) == 0
+
+
+def test_masters_are_an_fp32_optimizer_and_a_copy(torch_sqrt):
+    w, gradients = steps(AdamW, {}, "bf16", 256, seed=8)
+    master = torch.nn.Parameter(w.float())
+    theirs = torch.optim.AdamW([master], lr=1e-2, foreach=False)
+    ours = AdamW(1e-2, format="bf16", update="master", fma=VECTORS)
+    state = ours.initial(w.float().numpy())
+    for g in gradients:
+        master.grad = g.float()
+        theirs.step()
+        state = ours.step(state, g.float().numpy())
+        assert not unequal(master.detach().numpy(), state.slots["master"]).any()
+        assert not unequal(master.detach().bfloat16().float().numpy(), state.weights).any()
+
+
+@pytest.mark.parametrize("name", ["bf16", "fp16"])
+def test_kahan_in_torch(name):
+    """The order of torchdistX and optimi: the step goes into c, c into w, and what w did not take back into c."""
+    w, gradients = steps(Adam, {}, name, 256, seed=9)
+    w, c = w.clone(), torch.zeros_like(w)
+    m, v = torch.zeros_like(w), torch.zeros_like(w)
+    ours = Adam(1e-3, eps=1e-4, format=name, update="kahan", fma=VECTORS)
+    state = ours.initial(w.float().numpy())
+    for t, g in enumerate(gradients, 1):
+        m.lerp_(g, 1 - 0.9)
+        v.mul_(0.999).addcmul_(g, g, value=1 - 0.999)
+        bottom = (v.sqrt() / (1 - 0.999**t) ** 0.5).add_(1e-4)
+        c.addcdiv_(m, bottom, value=-(1e-3 / (1 - 0.9**t)))
+        before = w.clone()
+        w.add_(c)
+        c.add_(before.sub_(w))
+        state = ours.step(state, g.float().numpy())
+        assert not unequal(w.float().numpy(), state.weights).any()
+        assert not unequal(c.float().numpy(), state.slots["compensation"]).any()
+
+
+def test_a_cpu_that_flushes_subnormal_numbers_is_refused():
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this CPU cannot flush subnormal numbers")
+    try:
+        with pytest.raises(UnavailableError, match="flush-to-zero"):
+            SGD(0.1).initial(1.0)
+    finally:
+        torch.set_flush_denormal(False)
+    assert SGD(0.1).initial(1.0).weights == 1
 
 
 def test_ieee_square_roots_and_those_of_torch():

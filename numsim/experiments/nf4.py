@@ -263,8 +263,8 @@ EXPERIMENT = Experiment(
     explanation=(
         "Sixteen numbers have the least error where they lie as the weights do: NF4's at quantiles of the normal "
         "distribution, E2M1's in octaves, INT4's at even distances. "
-        "The larger a block, the further its absmax lies from most weights, so that all codes lose, and INT4 most; small blocks cost bits for scales, most of which double quantisation saves, at next to no "
-        "error. "
+        "The larger a block, the further its absmax lies from most weights, so that all codes lose, and INT4 most; "
+        "small blocks cost bits for scales, most of which double quantisation saves, at next to no error. "
         "NF4 is a look-up table, which saves memory: its numbers are looked up and multiplied in 16 bits, while tensor "
         "cores multiply E2M1 itself, in MXFP4 and NVFP4."
     ),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 
 from numsim.experiments.experiment import Result, listed
@@ -20,7 +23,6 @@ from numsim.show.style import (
     Look,
     Picture,
     check_style,
-    end_labels,
     headline,
     ink,
     new_picture,
@@ -48,7 +50,11 @@ def mx_scale(result: Result, style: str = "page") -> Drawn:
         return drawn + ([_above_the_best(result, style)] if result.series["errors"] else [])
 
 
-def _upper(rules: list[str]) -> str:
+def _minus(text: str) -> str:
+    return text.replace("-", "\u2212")
+
+
+def _upper(rules: Sequence[str]) -> str:
     return ", ".join(map(str.upper, rules))
 
 
@@ -72,10 +78,12 @@ def _binade(result: Result, style: str) -> tuple[str, Picture, str]:
                 axes.plot(s, np.where(here, errors, np.nan), color=color, linestyle=line,
                           linewidth=wide * type_size(style))  # fmt: skip
             if clipped.any():
-                low = errors[clipped].min()
-                axes.text(1.985, low, f"clipped, {low:.3g} %".replace("-", "\u2212"), color=ink(VERMILLION), ha="right",
-                          va="bottom" if low > errors.min() * 0.6 else "center", fontweight="bold",
-                          bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.5, "alpha": 0.0})  # fmt: skip
+                text = _minus(f"clipped, {errors[clipped].min():.3g} %")
+                axes.text(s[clipped].mean() - 0.05, 0.03, text, transform=axes.get_xaxis_transform(), ha="right",
+                          va="bottom", color=ink(VERMILLION), fontweight="bold")  # fmt: skip
+            if row in (0, len(groups) - 1):  # the boldest rule and the most careful one
+                color, text = (BLUE, "FLOOR's scale") if (up == 0).any() else (ORANGE, "twice FLOOR's scale")
+                axes.text(0.99, 0.99, text, transform=axes.transAxes, ha="right", va="top", color=ink(color))
             if column == 0:
                 axes.set_ylabel("\n".join(map(str.upper, group)), rotation=0, ha="right", va="center",
                                 fontweight="bold")  # fmt: skip
@@ -86,22 +94,16 @@ def _binade(result: Result, style: str) -> tuple[str, Picture, str]:
         grid[0][column].set_ylim(-1.12 * bound, 1.12 * bound)
         step = next(x for x in (2, 5, 10, 20, 50) if bound / x < 2.6)
         places = [i * step for i in range(-int(bound / step), int(bound / step) + 1)]
-        ticks(grid[0][column].yaxis, places, [f"{p:+d} %" if p else "0" for p in places])
+        ticks(grid[0][column].yaxis, places, [_minus(f"{p:+d} %") if p else "0" for p in places])
         ticks(grid[-1][column].xaxis, [1, 1.25, 1.5, 1.75, 2], ["1", "1.25", "1.5", "1.75", "2"])
         grid[-1][column].set_xlabel("amax / 2^E")
-    for color, line, label in (
-        (BLUE, "-", "scale 2^(E - emax)"), (ORANGE, (0, (3, 1)), "twice that"), (VERMILLION, "-", "clipped"),
-    ):  # fmt: skip
-        grid[0][-1].plot([], [], color=color, linestyle=line, label=label)
-    figure.legend(*grid[0][-1].get_legend_handles_labels(), loc="outside upper right", ncols=3, frameon=False)
     floor = {t: -100 * min(curves[t]["floor"]["errors"]) for t in titles if "floor" in curves[t]}
     never = _upper([r for r in rules if not any(any(curves[t][r]["clipped"]) for t in titles)])
     finding = "The largest number of a block under each scale rule"
     if floor:
         lost = listed([f"{x:.3g} % in {t}" for t, x in floor.items()])
-        finding = f"FLOOR takes up to {lost} off the largest number of a block" + f"; {never} clip nothing" * bool(
-            never
-        )
+        finding = f"FLOOR takes up to {lost} off the largest number of a block"
+        finding += f"; {never} clip nothing" if never else ""
     below = (
         "Error of the largest number of a block across one binade. The saw is the rounding of the element, the same "
         "under either scale: twice the scale costs the largest number nothing."
@@ -125,18 +127,18 @@ def _above_the_best(result: Result, style: str) -> tuple[str, Picture, str]:
             above = {g[0]: 100 * (by[g[0]][i] / least - 1) for g in groups}
             most = max(most, *above.values())
             axes.axhline(y, color=PALE, linewidth=0.8, zorder=0)
-            for shape, (r, x) in zip(_RULE_LOOKS, above.items(), strict=False):
+            for shape, x in zip(_RULE_LOOKS, above.values(), strict=False):
                 axes.plot(x, y, color=shape.color, marker=shape.marker, linestyle="none", clip_on=False, zorder=3,
                           markerfacecolor="none", markeredgewidth=type_size(style) * 0.16)  # fmt: skip
             axes.text(1.01, y, f"{100 * least:.3g} %", transform=axes.get_yaxis_transform(), va="center", color=GREY)
             places.append(y)
             labels.append(kind)
         y += 1
-    axes.text(1.01, 0, "best", transform=axes.get_yaxis_transform(), va="center", color=GREY)
+    axes.text(1.01, 0, "least", transform=axes.get_yaxis_transform(), va="center", color=GREY)
     for shape, g in zip(_RULE_LOOKS, groups, strict=False):
         axes.plot([], [], color=shape.color, marker=shape.marker, linestyle="none", label=_upper(g),
                   markerfacecolor="none", markeredgewidth=type_size(style) * 0.16)  # fmt: skip
-    figure.legend(loc="outside upper right", ncols=len(groups), frameon=False)
+    axes.legend(loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=len(groups), frameon=False)
     axes.set_ylim(y - 0.4, -0.6)
     axes.set_xlim(-0.02 * most, 1.03 * most)
     ticks(axes.yaxis, places, labels)
@@ -145,18 +147,23 @@ def _above_the_best(result: Result, style: str) -> tuple[str, Picture, str]:
     step = next((x for x in (1, 2, 5, 10, 20, 50) if most / x < 6), 100)
     ticks(axes.xaxis, marks := range(0, int(most) + 1, step), [f"+{m} %" if m else "best" for m in marks])
     axes.set_xlabel("RMS error above that of the best rule")
-    won = {}
+    won: dict[str, tuple[str, ...]] = {}
     for title, by in errors.items():
         total = {r: max(by[r][i] / min(by[q][i] for q in rules) for i in range(len(data))) for r in rules}
-        won[title] = _upper([r for r in rules if total[r] < 1.001 * min(total.values())])
-    finding = "The best scale rule depends on the element: " if len(set(won.values())) > 1 else "The best scale rule: "
-    finding += "; ".join(f"{rule} in {title}" for title, rule in won.items())
+        won[title] = tuple(r for r in rules if total[r] < 1.001 * min(total.values()))
+    finding = "The scale rule with the least error: " + "; ".join(
+        f"{_upper(rules)} in {listed(list(same))}" for rules, same in _by_value(won).items()
+    )
     below = (
         f"RMS error of all numbers. Normal: {result.series['blocks']} blocks of 32, standard deviations from 1 to 2; "
-        "the others are matrices of a small network in training (step 2000). Best: least over the rules at every kind."
+        "the others are matrices of a small network in training (step 2000). At the right: the least of the errors."
     )
     headline(figure, finding, below)
     return "mx-scale-errors", figure, f"{finding}. A dot chart of errors above the best rule, by element and numbers."
+
+
+def _by_value(won: dict[str, tuple[str, ...]]) -> dict[tuple[str, ...], list[str]]:
+    return {rules: [title for title, r in won.items() if r == rules] for rules in won.values()}
 
 
 # --- nf4 --------------------------------------------------------------------------------------------------------------
@@ -196,9 +203,8 @@ def _levels(result: Result, style: str) -> tuple[str, Picture, str]:
     ticks(panels[0][0].yaxis, [], [])
     panels[0][0].set_ylim(0, None)
     ticks(panels[1][0].yaxis, range(len(series["levels"])), list(series["levels"]))
-    for axes in panels[1]:
-        for label, name in zip(axes.get_yticklabels(), series["levels"], strict=True):
-            label.set_color(ink(_CODE_LOOKS[name].color))
+    for label, name in zip(panels[1][0].get_yticklabels(), series["levels"], strict=True):
+        label.set_color(ink(_CODE_LOOKS[name].color))
     panels[1][1].tick_params(axis="y", labelleft=False)
     best = {kind: min(series["errors"][kind], key=series["errors"][kind].__getitem__) for kind in names}
     finding = f"On normal weights {best['normal']} has the least error, on untrained ones {best['untrained']}"
@@ -219,14 +225,12 @@ def _bits(result: Result, style: str) -> tuple[str, Picture, str]:
     figure.set_layout_engine("constrained", w_pad=0.1)
     panels = figure.subplots(1, len(series["swept"]), sharex=True, sharey=True)
     for axes, (kind, found) in zip(panels, series["swept"].items(), strict=True):
-        labels = []
         for name, points in found.items():
             shape = _CODE_LOOKS[name]
-            bits, sizes, errors = np.array(points).T
+            bits, _, errors = np.array(points).T
             axes.plot(bits, 100 * errors, color=shape.color, linestyle=shape.linestyle, marker=shape.marker,
                       label=name, markersize=0.5 * type_size(style))  # fmt: skip
-            labels.append((100 * errors[0], name, shape.color))
-        for (color, marker), (name, _, bits, e) in zip(_OTHERS, _alone(series, kind), strict=False):
+        for (color, marker), (name, _, bits, e) in zip(_OTHERS, _marks(series["used"][kind]), strict=False):
             axes.plot(bits, 100 * e, color=color, marker=marker, linestyle="none", label=name,
                       markersize=1.1 * type_size(style), markeredgecolor=BLACK, zorder=4)  # fmt: skip
         axes.set_title(f"{kind} weights", fontweight="normal")
@@ -234,23 +238,22 @@ def _bits(result: Result, style: str) -> tuple[str, Picture, str]:
         axes.set_xlim(3.95, 6.05)
         ticks(axes.xaxis, [4, 4.5, 5, 5.5, 6], ["4", "4.5", "5", "5.5", "6"])
     panels[0].set_ylabel("RMS error relative to the weights")
-    places = range(5, 31, 5)
     low, high = panels[0].get_ylim()
-    places = [p for p in places if low <= p <= high]
+    places = [p for p in range(0, 101, 5) if low <= p <= high]
     ticks(panels[0].yaxis, places, [f"{p} %" for p in places])
     panels[-1].legend(frameon=False, loc="upper right")
     points = {name: [e for bits, _, e in found if bits < 4.55] for name, found in series["swept"]["normal"].items()}
     least = {name: min(errors) for name, errors in points.items() if errors}
     best = min(least, key=least.__getitem__)
-    finding = f"At 4.5 bits a weight or fewer the least error on normal weights is {ranked({best: least[best]})}"
+    finding = f"At about 4.5 bits a weight or fewer the least error on normal weights is {ranked({best: least[best]})}"
     below = (
-        "Lines: blocks from 16 (right) to 4096 (left) weights with a scale each, in FP32, or for double quantisation in "
-        "8 bits. Large marks: MXFP4 with blocks of 32, NVFP4 with blocks of 16."
+        "Lines: blocks from 16 (right) to 4096 (left) weights with a scale each, in FP32, or for double quantisation "
+        "in 8 bits. Large marks: MXFP4 with blocks of 32, NVFP4 with blocks of 16."
     )
     headline(figure, finding, below)
     return "nf4-bits", figure, f"{finding}. Line charts of error against bits, for normal and trained weights."
 
 
-def _alone(series: dict, kind: str) -> list:
+def _marks(used: list[list[Any]]) -> list[list[Any]]:
     """Formats that have one block size only."""
-    return [row for row in series["used"][kind] if row[0] not in _CODE_LOOKS]
+    return [row for row in used if row[0] not in _CODE_LOOKS]

@@ -8,7 +8,8 @@ with ``ATEN_CPU_CAPABILITY=default`` they are not. Three more things that torch 
   becomes FP32, as all constants do), but for ``_foreach_mul_`` on the CPU, which rounds it (``short_factors=True``):
   in BF16 a beta of 0.999 is 1 there;
 * ``add_(y, alpha=...)`` on a 16-bit tensor rounds alpha to the format. Without vectors, and for the elements after the
-  last full pair of vectors, it rounds the product too: ``fma=False`` does so;
+  last full pair of vectors, it rounds the product too: ``fma=False`` does so. An alpha beyond the format's range is
+  refused there and infinity here;
 * the square root of an FP32 *tensor* comes from a vector library that is off by one unit in the last place now and
   then. Here it is IEEE 754's; torch's fused kernels and 16-bit tensors have that one too.
 """

@@ -20,19 +20,22 @@ _MODULES = {
     "blocks": "numsim.experiments.blocks",
     "tf32": "numsim.experiments.tf32",
     "invariance": "numsim.experiments.invariance",
+    "mx-scale": "numsim.experiments.mx_scale",
+    "nf4": "numsim.experiments.nf4",
 }
 _HINTS = {"sum": "swamping", "sums": "swamping", "gradients": "underflow", "loss-scaling": "underflow",
           "masters": "master-weights", "weights": "master-weights", "rounding": "casts", "cast": "casts",
           "fp22": "accumulator", "promotion": "accumulator", "bits": "kept-bits", "chip": "chips",
           "block": "blocks", "cancellation": "blocks", "3xtf32": "tf32", "xf32": "tf32", "split-k": "invariance",
-          "order": "invariance", "batch": "invariance"}  # fmt: skip
+          "order": "invariance", "batch": "invariance",
+          "mx": "mx-scale", "floor": "mx-scale", "rceil": "mx-scale", "int4": "nf4", "double-quantisation": "nf4"}  # fmt: skip
 
 
 def list_experiments() -> tuple[str, ...]:
     """The names of all experiments, in the order in which they are run.
 
     >>> print(*list_experiments())
-    swamping underflow master-weights casts accumulator kept-bits chips blocks tf32 invariance
+    swamping underflow master-weights casts accumulator kept-bits chips blocks tf32 invariance mx-scale nf4
     """
     return tuple(_MODULES)
 

@@ -23,7 +23,7 @@ LAYER = "linear1"
 _STEP = 2000  # of the trained weights
 _SIZES = tuple(2**k for k in range(4, 13))  # of blocks
 _NORMAL, _UNIFORM, _UNTRAINED, _TRAINED = "normal", "uniform", "untrained", "trained"
-_BITS = 4.5  # a weight, at which formats are compared
+BITS = 4.5  # a weight, at which formats are compared
 _EXAMPLE = 'numsim.experiments.run("nf4", block=64)'
 _NF4 = get_block_format("nf4")
 # the same scale for all three: FP32, from absmax
@@ -118,11 +118,11 @@ def _described(kind: str) -> str:
     return real.get(kind, kind)
 
 
-_EDGES = np.linspace(-1, 1, 81)
+_EDGES = np.linspace(-1, 1, 41)
 
 
 def _density(weights: Floats, block: int) -> list[float]:
-    """How the weights lie between minus and plus the absmax of their block: shares of 80 even parts."""
+    """How the weights lie between minus and plus the absmax of their block: shares of 40 even parts."""
     rows = in_blocks(weights, replace(_NF4, block=(block,)))
     scaled = rows / np.abs(rows).max(axis=1, keepdims=True)
     inside = scaled[np.abs(scaled) < 1]
@@ -232,13 +232,13 @@ def _findings(
     yield f"Double quantisation takes NF4 from {listed(bits)} bits a weight, an FP32 offset for all not counted."
     equal = {
         kind: {f"{name} (blocks of {b})": found[name, b] for name, b, bits in _USED
-               if (name, b) in found and abs(bits - _BITS) < 0.05}
+               if (name, b) in found and abs(bits - BITS) < 0.05}
         for kind, found in used.items()
         if kind in (_NORMAL, _TRAINED)
     }  # fmt: skip
     if any(len(found) > 1 for found in equal.values()):
         told = [f"{kind} weights: {ranked(found)}" for kind, found in equal.items()]
-        yield f"At {_BITS:g} bits a weight, {'; '.join(told)}."
+        yield f"At {BITS:g} bits a weight, {'; '.join(told)}."
 
 
 def _draw(result: Result, style: str) -> Any:

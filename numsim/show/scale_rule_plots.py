@@ -9,7 +9,7 @@ import numpy as np
 
 from numsim.experiments.experiment import Result, listed
 from numsim.experiments.mx_scale import together
-from numsim.experiments.nf4 import DOUBLE, ranked
+from numsim.experiments.nf4 import BITS, DOUBLE, ranked
 from numsim.show.style import (
     BLACK,
     BLUE,
@@ -78,12 +78,10 @@ def _binade(result: Result, style: str) -> tuple[str, Picture, str]:
                 axes.plot(s, np.where(here, errors, np.nan), color=color, linestyle=line,
                           linewidth=wide * type_size(style))  # fmt: skip
             if clipped.any():
-                text = _minus(f"clipped, {errors[clipped].min():.3g} %")
-                axes.text(s[clipped].mean() - 0.05, 0.03, text, transform=axes.get_xaxis_transform(), ha="right",
-                          va="bottom", color=ink(VERMILLION), fontweight="bold")  # fmt: skip
-            if row in (0, len(groups) - 1):  # the boldest rule and the most careful one
-                color, text = (BLUE, "FLOOR's scale") if (up == 0).any() else (ORANGE, "twice FLOOR's scale")
-                axes.text(0.99, 0.99, text, transform=axes.transAxes, ha="right", va="top", color=ink(color))
+                said, color = _minus(f"clipped, {errors[clipped].min():.3g} %"), VERMILLION
+            else:
+                said, color = ("dashed: twice FLOOR's scale", ORANGE) if (up > 0).any() else ("", BLUE)
+            axes.text(0.99, 0.99, said, transform=axes.transAxes, ha="right", va="top", color=ink(color))
             if column == 0:
                 axes.set_ylabel("\n".join(map(str.upper, group)), rotation=0, ha="right", va="center",
                                 fontweight="bold")  # fmt: skip
@@ -91,8 +89,8 @@ def _binade(result: Result, style: str) -> tuple[str, Picture, str]:
                 axes.set_title(title, fontweight="normal")
             axes.set_xlim(1, 2)
         bound = max(abs(100 * e) for r in rules for e in curves[title][r]["errors"])
-        grid[0][column].set_ylim(-1.12 * bound, 1.12 * bound)
-        step = next(x for x in (2, 5, 10, 20, 50) if bound / x < 2.6)
+        grid[0][column].set_ylim(-1.1 * bound, 1.4 * bound)  # room for words
+        step = next(x for x in (1, 2, 5, 10, 20, 50, 100) if bound / x < 2)
         places = [i * step for i in range(-int(bound / step), int(bound / step) + 1)]
         ticks(grid[0][column].yaxis, places, [_minus(f"{p:+d} %") if p else "0" for p in places])
         ticks(grid[-1][column].xaxis, [1, 1.25, 1.5, 1.75, 2], ["1", "1.25", "1.5", "1.75", "2"])
@@ -181,20 +179,19 @@ def _levels(result: Result, style: str) -> tuple[str, Picture, str]:
     figure.set_layout_engine("constrained", w_pad=0.1)
     panels = figure.subplots(2, 2, sharex=True, sharey="row", height_ratios=[2, 1.3])
     names = {"normal": "normal weights", "untrained": "untrained weights of a layer"}
-    middles = (edges[1:] + edges[:-1]) / 2
     for (top, low), (kind, density) in zip(panels.T, series["density"].items(), strict=True):
-        top.fill_between(middles, density, color=PALE, step="mid", linewidth=0)
+        top.stairs(density, edges, fill=True, color=PALE)
         top.set_title(names[kind], fontweight="normal")
         top.spines["left"].set_visible(False)
         errors = series["errors"][kind]
         for y, (name, levels) in enumerate(series["levels"].items()):
             shape = _CODE_LOOKS[name]
-            low.plot(levels, [y] * len(levels), color=shape.color, marker=shape.marker, linestyle="-", clip_on=False,
-                     linewidth=0.8)  # fmt: skip
+            low.plot(levels, [y] * len(levels), color=shape.color, marker=shape.marker, linestyle="-",
+                     markersize=0.5 * type_size(style), linewidth=0.8)  # fmt: skip
             best = errors[name] == min(errors.values())
-            low.text(1.08, y, f"{100 * errors[name]:.3g} %", va="center", color=ink(shape.color),
+            low.text(1.12, y, f"{100 * errors[name]:.3g} %", va="center", color=ink(shape.color),
                      fontweight="bold" if best else "normal")  # fmt: skip
-        low.set_xlim(-1, 1)
+        low.set_xlim(-1.06, 1.06)
         low.set_ylim(len(series["levels"]) - 0.5, -0.5)
         low.spines["left"].set_visible(False)
         low.tick_params(axis="y", length=0)
@@ -227,25 +224,28 @@ def _bits(result: Result, style: str) -> tuple[str, Picture, str]:
     for axes, (kind, found) in zip(panels, series["swept"].items(), strict=True):
         for name, points in found.items():
             shape = _CODE_LOOKS[name]
-            bits, _, errors = np.array(points).T
-            axes.plot(bits, 100 * errors, color=shape.color, linestyle=shape.linestyle, marker=shape.marker,
+            bits, _, errors = np.array(points).T  # bits over 4 are those of the scales
+            axes.plot(bits - 4, 100 * errors, color=shape.color, linestyle=shape.linestyle, marker=shape.marker,
                       label=name, markersize=0.5 * type_size(style))  # fmt: skip
         for (color, marker), (name, _, bits, e) in zip(_OTHERS, _marks(series["used"][kind]), strict=False):
-            axes.plot(bits, 100 * e, color=color, marker=marker, linestyle="none", label=name,
+            axes.plot(bits - 4, 100 * e, color=color, marker=marker, linestyle="none", label=name,
                       markersize=1.1 * type_size(style), markeredgecolor=BLACK, zorder=4)  # fmt: skip
         axes.set_title(f"{kind} weights", fontweight="normal")
-        axes.set_xlabel("bits a weight")
-        axes.set_xlim(3.95, 6.05)
-        ticks(axes.xaxis, [4, 4.5, 5, 5.5, 6], ["4", "4.5", "5", "5.5", "6"])
+        axes.set_xlabel("bits a weight, scales included")
+        axes.set_xscale("log", base=2)
+        places = [2.0**k for k in range(-8, 2)]
+        ticks(axes.xaxis, places[1::2], [f"{4 + p:.4g}" for p in places[1::2]])
     panels[0].set_ylabel("RMS error relative to the weights")
     low, high = panels[0].get_ylim()
     places = [p for p in range(0, 101, 5) if low <= p <= high]
     ticks(panels[0].yaxis, places, [f"{p} %" for p in places])
     panels[-1].legend(frameon=False, loc="upper right")
-    points = {name: [e for bits, _, e in found if bits < 4.55] for name, found in series["swept"]["normal"].items()}
+    points = {
+        name: [e for bits, _, e in found if bits < BITS + 0.05] for name, found in series["swept"]["normal"].items()
+    }
     least = {name: min(errors) for name, errors in points.items() if errors}
     best = min(least, key=least.__getitem__)
-    finding = f"At about 4.5 bits a weight or fewer the least error on normal weights is {ranked({best: least[best]})}"
+    finding = f"At {BITS:g} bits a weight normal weights come back best in {best} ({100 * least[best]:.3g} %)"
     below = (
         "Lines: blocks from 16 (right) to 4096 (left) weights with a scale each, in FP32, or for double quantisation "
         "in 8 bits. Large marks: MXFP4 with blocks of 32, NVFP4 with blocks of 16."

@@ -22,8 +22,12 @@ _MODULES = {
     "invariance": "numsim.experiments.invariance",
     "mx-scale": "numsim.experiments.mx_scale",
     "nf4": "numsim.experiments.nf4",
+    "loss-scaling": "numsim.experiments.loss_scaling",
+    "scale-window": "numsim.experiments.scale_window",
+    "blind-scaler": "numsim.experiments.blind_scaler",
+    "collapse": "numsim.experiments.collapse",
 }
-_HINTS = {"sum": "swamping", "sums": "swamping", "gradients": "underflow", "loss-scaling": "underflow",
+_HINTS = {"sum": "swamping", "sums": "swamping", "gradients": "underflow", "scaler": "loss-scaling",
           "masters": "master-weights", "weights": "master-weights", "rounding": "casts", "cast": "casts",
           "fp22": "accumulator", "promotion": "accumulator", "bits": "kept-bits", "chip": "chips",
           "block": "blocks", "cancellation": "blocks", "3xtf32": "tf32", "xf32": "tf32", "split-k": "invariance",
@@ -35,7 +39,7 @@ def list_experiments() -> tuple[str, ...]:
     """The names of all experiments, in the order in which they are run.
 
     >>> print(*list_experiments())
-    swamping underflow master-weights casts accumulator kept-bits chips blocks tf32 invariance mx-scale nf4
+    swamping underflow master-weights casts accumulator kept-bits chips blocks tf32 invariance mx-scale nf4 loss-scaling scale-window blind-scaler collapse
     """
     return tuple(_MODULES)
 

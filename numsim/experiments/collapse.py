@@ -34,7 +34,7 @@ def run(
     clean step and ``learning_rate``, both rounded to FP32.
     """
     scale = check_whole("scale", scale, 0, 24, _EXAMPLE)
-    overflows = check_whole("overflows", overflows, 2, 2000, _EXAMPLE)
+    overflows = check_whole("overflows", overflows, 180, 1000, _EXAMPLE)
     gradient = check_real("gradient", gradient, 1e-6, 1e3, _EXAMPLE)
     learning_rate = check_real("learning_rate", learning_rate, 1e-6, 1.0, _EXAMPLE)
     names = [n for n in list_scalers() if n not in ("static", "openseq2seq-logmax")]
@@ -42,11 +42,10 @@ def run(
     scales = np.array([2.0**scale, *falls["torch"]["scale"]])
     steps = {f: s for f in (FP32, FP16) if (s := _clean_step(session, "torch", scales, gradient, learning_rate, f))}
     ends = {
-        n: {f: _clean_step(session, n, _lived(n, t, scale), gradient, learning_rate, f) for f in (FP32, FP16)}
+        n: {f: _clean_step(session, n, _lived(t, scale), gradient, learning_rate, f) for f in (FP32, FP16)}
         for n, t in falls.items()
     }
     answered = FP32 in steps
-    fatal = _fatal(steps.get(FP32))
     tables = (
         Table(
             "torch.amp.GradScaler: a clean step after so many overflows, FP32 and FP16",
@@ -57,8 +56,8 @@ def run(
             f"All systems after {overflows} overflows from 2^{scale}, and the weight after a clean step",
             ("system", "scale", "reached", "ends", "weight", "in FP16", "fatal from"),
             tuple(
-                (n, power_of(t["scale"][-1]), _reached(t), _stop(n, t),
-                 *(None if _stop(n, t) else _outcome(ends[n][f]) for f in (FP32, FP16)), _fatal(ends[n][FP32]))
+                (n, power_of(t["scale"][-1]), _reached(t), _stop(t),
+                 *(None if _stop(t) else _outcome(ends[n][f]) for f in (FP32, FP16)), _fatal(ends[n][FP32]))
                 for n, t in falls.items()
             ) if answered else (),
         ),
@@ -68,14 +67,15 @@ def run(
         parameters={
             "scale": scale, "overflows": overflows, "gradient": gradient, "learning_rate": learning_rate,
         },
-        answer=("not answered by this machine" if not answered else "never" if fatal is None else str(fatal)),
+        answer=str(_fatal(steps[FP32])) if answered else "not answered by this machine",
         tables=tuple(t for t in tables if t.rows),
         findings=tuple(_findings(scales, steps, falls, ends, overflows)),
         series={
             "start": 2.0**scale,
             "weight": {f.name: s.weight.tolist() for f, s in steps.items()},
-            "falls": {n: _lived(n, t, scale).tolist() for n, t in falls.items()},
-            "stops": {n: stop for n, t in falls.items() if (stop := _stop(n, t))},
+            "falls": {n: _lived(t, scale).tolist() for n, t in falls.items()},
+            "fp16_zero_from": _first(steps[FP16].scaled == 0) if FP16 in steps else None,
+            "stops": {n: stop for n, t in falls.items() if (stop := _stop(t))},
             "destroyed_from": {n: _fatal(e[FP32]) for n, e in ends.items()},
         } if answered else {},
         traces={"torch": falls["torch"]} if answered else {},
@@ -137,11 +137,9 @@ def _row(n: int, scales: Floats, steps: Mapping[Format, Step]) -> tuple[Any, ...
     return n, power_of(scales[n]), power_of(reciprocal(scales[n])), *in_fp32, *in_fp16
 
 
-def _lived(name: str, trace: Trace, scale: int) -> Floats:
+def _lived(trace: Trace, scale: int) -> Floats:
     """The scale after 0, 1, ... overflows, as long as the system goes on."""
     scales = np.array([2.0**scale, *trace["scale"]])
-    if get_scaler(name).keeps == "fp64":  # where it is zero, Python's division raises
-        scales = scales[scales > 0]
     return scales[:-1] if trace.happened("stop") else scales
 
 
@@ -150,10 +148,8 @@ def _reached(trace: Trace) -> int | None:
     return int(trace.steps[trace["scale"] == trace["scale"][-1]][0])
 
 
-def _stop(name: str, trace: Trace) -> str | None:
+def _stop(trace: Trace) -> str | None:
     stops = trace.happened("stop")
-    if not stops and get_scaler(name).keeps == "fp64" and trace["scale"][-1] == 0:
-        return "divides by 0"
     return f"raises at {stops[0]}" if stops else None
 
 
@@ -178,15 +174,11 @@ def _findings(
 ) -> list[str]:
     found = []
     inverses = np.array([reciprocal(s) for s in scales.tolist()])
-    infinite, zero = _first(np.isinf(inverses)), _first(scales == 0)
-    if infinite is None:
-        found.append(f"After {overflows} overflows the scale of torch is {power_of(scales[-1])}, and 1 / scale finite.")
-    else:
-        to_zero = f"; after {zero} it is 0, and stays 0" if zero else ""
-        found.append(
-            f"Nothing stops torch's scale: after {infinite} overflows it is {power_of(scales[infinite])}, whose "
-            f"inverse is infinite in FP32{to_zero}."
-        )
+    infinite, zero = int(np.isinf(inverses).argmax()), _first(scales == 0)
+    found.append(
+        f"Nothing stops torch's scale: after {infinite} overflows it is {power_of(scales[infinite])}, whose inverse is "
+        f"infinite in FP32; after {zero} it is 0, and stays 0."
+    )
     if FP16 in steps and (gone := _first(steps[FP16].scaled == 0)) is not None and steps[FP32].scaled[gone]:
         found.append(
             f"Made in FP16, the gradient itself is lost first: from {gone} overflows on, at a scale of "
@@ -195,8 +187,8 @@ def _findings(
     written = [f"{f.title}: {way}" for f, step in steps.items() if (way := _written(step)) and not step.found.any()]
     if written:
         found.append(
-            f"What the clean step writes into the weight after so many overflows, gradients in {'; '.join(written)}. No "
-            "scaled gradient is infinite or NaN, so the step runs."
+            f"What the clean step writes into the weight, after so many overflows: {'; '.join(written)}. No scaled "
+            "gradient is infinite or NaN, so the step runs."
         )
     stopped = [f"{n} at overflow {t.happened('stop')[0]}" for n, t in falls.items() if t.happened("stop")]
     if stopped:
@@ -268,5 +260,5 @@ EXPERIMENT = Experiment(
     run=run,
     draw=_draw,
     against=("numpy", "torch-cpu"),
-    full={"overflows": 1200},
+    full={"overflows": 1000},
 )

@@ -50,7 +50,9 @@ def run(
     )  # fmt: skip
     sizes = sorted({largest, *_SIZES}, reverse=True)
     limits = {x: t for x in sizes if (t := Limits.ask(session, x, chosen)) is not None}
-    ways = {x: train(session, "torch", _by(t), steps, scale, interval) for x, t in limits.items()}
+    ways = {
+        x: train(session if x == largest else None, "torch", _by(t), steps, scale, interval) for x, t in limits.items()
+    }
     names = [n for n in list_scalers() if n not in ("static", "openseq2seq-logmax")]
     systems: dict[str, Trace] = {}
     zeros: dict[str, Zeros] = {}

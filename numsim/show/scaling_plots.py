@@ -173,9 +173,8 @@ def blind_scaler(result: Result, style: str = "page") -> Drawn:
             return []
         counts = {name: len(t.happened("overflow")) for name, t in result.traces.items()}
         until = "until they overflow" if any(counts.values()) else "and none overflows"
-        finding = f"Gradients that never change, and a scale that doubles {until}: " + ", ".join(
-            f"{n} steps lost with {name}" for name, n in counts.items()
-        )
+        lost = [f"{n} {name.removeprefix('gradients ')}" for name, n in counts.items()]
+        finding = f"Gradients never change, the scale doubles {until}; steps lost: {', '.join(lost)}"
         below = (
             f"torch.amp.GradScaler, interval {result.parameters['interval']}, in {result.series['format']}; a panel "
             "for each size of the largest gradient."

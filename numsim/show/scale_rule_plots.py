@@ -112,6 +112,7 @@ def _binade(result: Result, style: str) -> tuple[str, Picture, str]:
 
 def _above_the_best(result: Result, style: str) -> tuple[str, Picture, str]:
     errors, data = result.series["errors"], result.series["data"]
+    errors = dict(list(errors.items())[: 3 if style == "slide" else None])  # more rows would be too narrow
     rules = [r for r in next(iter(errors.values())) if all(r in by for by in errors.values())]
     groups = together({r: [by[r] for by in errors.values()] for r in rules})
     figure = new_picture(style, 0.22 + 0.045 * len(errors) * (len(data) + 1))

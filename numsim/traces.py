@@ -288,12 +288,13 @@ def _cells(numbers: Array | npt.NDArray[np.float64], places: Any) -> list[str]:
             return [f"{code:#x}" for code in numbers[places].codes.tolist()]
     else:
         values = numbers[places].tolist()
-    return [_number(x) for x in values]
+    return [number_text(x) for x in values]
 
 
-def _number(x: float) -> str:
-    """
-    >>> _number(65536.0), _number(-(2.0**17)), _number(2.0**-128), _number(0.1), _number(float("nan"))
+def number_text(x: float) -> str:
+    """A number in at most six digits; powers of two far from 1 as such.
+
+    >>> number_text(65536.0), number_text(-(2.0**17)), number_text(2.0**-128), number_text(0.1), number_text(math.nan)
     ('65536', '-2^17', '2^-128', '0.1', 'nan')
     """
     part, exponent = math.frexp(x)

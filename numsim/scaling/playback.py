@@ -15,7 +15,7 @@ from numsim.errors import InputError, short
 from numsim.rounding import encode
 from numsim.scaling.logmax import OpenSeq2SeqLogMaxScaler
 from numsim.scaling.scaler import Scaler, ScalerError
-from numsim.traces import Event, Trace
+from numsim.traces import Event, Trace, number_text
 
 _EXAMPLE = "Example: numsim.scaling.replay(numsim.scaling.GradScaler(), 'ICICCC')"
 
@@ -26,8 +26,7 @@ def replay(scaler: Any, found_inf: Any, state: Any = None) -> Trace:
     ``found_inf`` is a text of I (an overflow) and C (clean), or one number for each step (0 clean); for the log-max
     scaler the amax of each step's unscaled gradients. ``state`` to begin with, by default the initial one.
 
-    Events: **overflow**, with "start" while no step has been clean yet, "probe" if a growth was the last to change the
-    scale (a normal one: the scaler looks for the limit) and "again" else (several in a row are a failure);
+    Events: **overflow**, with a word from ``overflow_kind``;
     **growth**; **cap**, a growth that changed nothing; **hysteresis**, an overflow that was tolerated; **floor**, an
     overflow that left the scale at its minimum or where it was; **stop**, where the original raises: the trace ends.
     Raises ``InputError`` for anything else. Cost: some 100 000 steps a second; ``replay_scales`` is faster.
@@ -36,7 +35,7 @@ def replay(scaler: Any, found_inf: Any, state: Any = None) -> Trace:
     >>> print(replay(GradScaler(init_scale=16.0, growth_interval=2), "ICCIC"))
     torch.amp.GradScaler: 5 steps
       step  scale  tracker  event
-         1      8        0  overflow: start, 16 to 8
+         1      8        0  overflow: search, 16 to 8
          3     16        0  growth: 8 to 16
          4      8        0  overflow: probe, 16 to 8
          5      8        1
@@ -46,36 +45,50 @@ def replay(scaler: Any, found_inf: Any, state: Any = None) -> Trace:
     if numbers.ndim != 1:
         raise InputError(f"found_inf of shape {numbers.shape}: one string of steps is needed. {_EXAMPLE}")
     state = scaler.initial() if state is None else state
-    states, events, last = [], [], "start"
+    states, events, stood = [], [], None
     for step, found in enumerate(numbers.tolist(), 1):
-        before = state
+        before, kind = state, overflow_kind(state.scale, stood)
         try:
             state = scaler.update(state, found)
         except ScalerError as error:
             states.append(error.state)
-            events.append(Event(step, "overflow", last))
+            events.append(Event(step, "overflow", kind))
             events.append(Event(step, "stop", f"{error.original}: {error}"))
             break
         states.append(state)
-        change = f"{before.scale:g} to {state.scale:g}"
+        change = f"{number_text(before.scale)} to {number_text(state.scale)}"
         stays = state.scale == before.scale or math.isnan(state.scale)
         if scaler.is_overflow(found):
-            events.append(Event(step, "overflow", last if stays else f"{last}, {change}"))
+            events.append(Event(step, "overflow", kind if stays else f"{kind}, {change}"))
             if not scaler.backs_off(before):
-                events.append(Event(step, "hysteresis", f"{before.scale:g} stays"))
+                events.append(Event(step, "hysteresis", f"{number_text(before.scale)} stays"))
             elif stays or state.scale == scaler.floor:
-                events.append(Event(step, "floor", f"{state.scale:g}"))
-            last = "start" if last == "start" else "again"
-        else:
-            last = "again" if last == "start" else last
-            if scaler.grows(before):
-                events.append(Event(step, "cap" if stays else "growth", f"{state.scale:g} stays" if stays else change))
-                last = last if stays else "probe"
+                events.append(Event(step, "floor", number_text(state.scale)))
+        elif scaler.grows(before):
+            words = f"{number_text(state.scale)} stays" if stays else change
+            events.append(Event(step, "cap" if stays else "growth", words))
+            if not stays:
+                stood = before.scale
     scales = [s.scale for s in states]
     series: dict[str, Any] = {"scale": array(scales, "fp32") if scaler.keeps == "fp32" else np.array(scales, float)}
     if hasattr(state, "growth_tracker"):
         series["tracker"] = [float(s.growth_tracker) for s in states]
     return Trace(scaler.title, np.arange(1, len(states) + 1), series, tuple(events), _about(scaler))
+
+
+def overflow_kind(scale: float, stood: float | None) -> str:
+    """What an overflow at a scale says; ``stood`` is the scale that grew last, None before the first growth.
+
+    "search": nothing has grown yet, the scaler looks for its limit from above. "probe": the scale is above the one
+    that stood a whole interval; that is how the limit is found, and costs a step. "fall": at or below that one, or at
+    1 or below: gradients have become larger, or are lost.
+
+    >>> overflow_kind(65536.0, None), overflow_kind(2048.0, stood=1024.0), overflow_kind(1024.0, stood=1024.0)
+    ('search', 'probe', 'fall')
+    """
+    if scale <= (1.0 if stood is None else stood):
+        return "fall"
+    return "search" if stood is None else "probe"
 
 
 def replay_scales(scaler: Any, found_inf: Any) -> npt.NDArray[Any]:

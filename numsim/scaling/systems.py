@@ -39,7 +39,7 @@ def list_scalers() -> tuple[str, ...]:
     return tuple(SYSTEMS)
 
 
-def get_scaler(name: str, **settings: Any) -> Any:
+def get_scaler(name: str, /, **settings: Any) -> Any:
     """A scaler by its name, with its system's defaults unless settings say otherwise.
 
     Raises ``InputError`` for an unknown name, a setting that this scaler does not have, and what the scaler refuses.

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from numsim.errors import InputError, short
 from numsim.experiments.experiment import listed
 from numsim.formats import get_format
+from numsim.scaling.playback import overflow_kind
 from numsim.show.style import (
     BLACK,
     BLUE,
@@ -45,10 +46,7 @@ Floats = npt.NDArray[np.float64]
 def overflow_kinds(trace: Trace) -> dict[int, str]:
     """What each overflow says: "search", "probe" or "fall", by its step; ``scale`` is the scale after each step.
 
-    Before the first growth a scaler searches downwards. After one an overflow above the scale that grew last is a
-    probe: it says that this is the limit, and costs a step. One at or below that scale, which had stood a whole
-    interval, is a fall: gradients have become larger, or are lost. So is one at a scale of 1 or below, where the
-    gradients themselves overflow.
+    The rule is ``numsim.scaling.playback.overflow_kind``.
 
     >>> from numsim.traces import Event
     >>> scales = [16, 8, 8, 16, 8, 4, 4]
@@ -57,13 +55,12 @@ def overflow_kinds(trace: Trace) -> dict[int, str]:
     """
     overflows = set(trace.happened("overflow"))
     kinds: dict[int, str] = {}
-    stood = 1.0  # the scale that grew last
-    grown = False
+    stood: float | None = None
     for step, before, after in zip(trace.steps.tolist(), _before(trace), trace["scale"], strict=True):
         if step in overflows:
-            kinds[step] = "fall" if before <= stood else "probe" if grown else "search"
+            kinds[step] = overflow_kind(float(before), stood)
         elif after > before:
-            stood, grown = before, True
+            stood = float(before)
     return kinds
 
 

@@ -40,7 +40,7 @@ def test_cap_floor_hysteresis_and_stop():
     assert events(get_scaler("apex", growth_interval=1, init_scale=2.0**24), "C") == [(1, "cap", "2^24 stays")]
     assert events(get_scaler("megatron", init_scale=2.0), "III") == [
         (1, "overflow", "search"), (1, "hysteresis", "2 stays"), (2, "overflow", "search, 2 to 1"), (2, "floor", "1"),
-        (3, "overflow", "start"), (3, "floor", "1"),
+        (3, "overflow", "fall"), (3, "floor", "1"),
     ]  # fmt: skip
     trace = replay(get_scaler("deepspeed", init_scale=2.0, hysteresis=1), "IICC")
     assert len(trace) == 2 and trace["scale"].tolist() == [1.0, 1.0]

@@ -138,7 +138,7 @@ def run(
                 (name, cell(f.bits_per_value), f.scale.title, *(percent(plain[name, t].saturated) for t in OPERANDS))
                 for name, operands in chosen.items()
                 for f in [get_block_format(operands["grad_output"].format)]
-                if (name, "input") in plain
+                if all((name, t) in plain for t in OPERANDS)
             ),
         ),
     )  # fmt: skip

@@ -44,14 +44,14 @@ def _lag(result: Result, style: str) -> tuple[str, Picture, str]:
     ratios = [0.01, 3, 3, 1.6] if zeros else [0.01, 3, 3]
     keys, *panels = figure.subplots(len(ratios), 1, height_ratios=ratios, sharex=True)
     keys.set_axis_off()
+    high = max(np.log2(t["clip limit"]).max() for t in result.traces.values())
     for axes, (name, trace) in zip(panels, result.traces.items(), strict=False):
-        _amax_and_limit(axes, trace, size)
+        _amax_and_limit(axes, trace, high + 1.2, size)
         title = f"scale by the {name}{'' if name.startswith('max') else ' amax'}"
         axes.set_title(title, fontweight="normal", fontsize=size)
     top = panels[0]
     top.sharey(panels[1])
-    high = max(np.log2(t["clip limit"]).max() for t in result.traces.values())
-    top.set_ylim(-1, high + 3.4)
+    top.set_ylim(-1, high + 4.2)
     for what in ("growth", "spike", "infinity"):
         top.annotate(what, (story[what], high + 2.6), ha="center", va="center")
     (long, frozen), *_ = ((t, t.happened("frozen")) for t in result.traces.values())
@@ -100,10 +100,11 @@ def _growing(result: Result) -> range:
     return range(steps["growth"], steps["grown"])
 
 
-def _amax_and_limit(axes: Any, trace: Trace, size: float) -> None:
+def _amax_and_limit(axes: Any, trace: Trace, infinite: float, size: float) -> None:
+    """Where the amax is above the limit it is clipped; an infinite one stands at a height of its own."""
     limit, amax = np.log2(trace["clip limit"]), np.log2(trace["amax"])
     finite = np.isfinite(amax)
-    ends = np.where(finite, amax, limit + 2.2)
+    ends = np.where(finite, amax, infinite)
     axes.step(trace.steps[finite], amax[finite], where="mid", color=BLACK, linewidth=size * 0.12, label="amax")
     axes.step(trace.steps, limit, where="mid", color=BLUE, linestyle="--", linewidth=size * 0.19, label="limit")
     clipped = np.isin(trace.steps, trace.happened("clipped"))
@@ -202,8 +203,8 @@ def _recipes(result: Result, style: str) -> tuple[str, Picture, str]:
                 bbox_to_anchor=(0, 0.5))  # fmt: skip
     finding = _finding(result)
     below = (
-        f"A linear layer of one small network, gradients of step {series['step']}. Noise: of the numbers beside the "
-        "outlier. Outlier: what the largest gradient becomes, as a part of itself."
+        f"A linear layer of one small network, gradients of step {series['step']}. Right of the bars: without and "
+        "with the outlier, which is left out of shares and noise. Outlier: what becomes of it, as a part of itself."
     )
     headline(figure, finding, below)
     each = [

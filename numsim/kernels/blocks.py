@@ -277,8 +277,8 @@ def _nearest(element: Codebook) -> tuple[Any, ...]:
     bounds = np.where(bounds > element.above, np.nextafter(bounds, np.float32(-np.inf)), bounds)
     if len(bounds) < 16 and np.array_equal(order, np.arange(len(order))):
         return _count_in_fours, np.pad(bounds, (0, 15 - len(bounds)), constant_values=np.inf)  # nothing is above that
-    none = -len(bounds) % 4
-    bounds, changes = np.pad(bounds, (0, none), constant_values=np.inf), np.pad(order[:-1] ^ order[1:], (0, none))
+    fours = (0, -len(bounds) % 4)  # what is added changes nothing
+    bounds, changes = np.pad(bounds, fours), np.pad(order[:-1] ^ order[1:], fours)
     return _count_bounds, bounds, changes, order[0]
 
 

@@ -1,0 +1,109 @@
+"""Pictures of updates: lost ones, gradients that add up, Adam's second moment, clipping; see ``plots``."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from numsim.experiments.experiment import Result, cell, listed
+from numsim.show.style import (
+    BLACK,
+    BLUE,
+    GREY,
+    ORANGE,
+    VERMILLION,
+    Look,
+    Picture,
+    check_style,
+    end_labels,
+    headline,
+    look,
+    new_picture,
+    settings,
+    ticks,
+    type_size,
+)
+
+Drawn = list[tuple[str, Picture, str]]
+
+
+# --- adam ------------------------------------------------------------------------------------------------------------
+_ORDERS = {
+    "single-tensor": Look(VERMILLION, "--", "s"),
+    "foreach": Look(ORANGE, ":", "^"),
+    "fused": Look(BLUE, "-.", "o"),
+}
+
+
+def adam(result: Result, style: str = "page") -> Drawn:
+    """The second moment on its way up and down; weight decays that do nothing."""
+    with settings(check_style(style)):
+        drawn = [_second_moment(result, style)] if result.traces else []
+        return drawn + ([_weight_decay(result, style)] if result.series["decayed"] else [])
+
+
+def _second_moment(result: Result, style: str) -> tuple[str, Picture, str]:
+    series, size = result.series, type_size(style)
+    steps, beta2, due = series["steps"], series["beta2"], series["gradient"] ** 2
+    figure = new_picture(style, 0.56)
+    panels = figure.subplots(1, len(result.traces), sharey=True, squeeze=False)[0]
+    said = []
+    for axes, (name, trace) in zip(panels, result.traces.items(), strict=True):
+        x = trace.steps
+        up = 1 - beta2 ** np.minimum(x, steps).astype(float)
+        exact = due * up * beta2 ** np.maximum(x - steps, 0).astype(float)
+        axes.axvspan(steps, x[-1], color=GREY, alpha=0.08, linewidth=0)
+        axes.plot(x, exact, color=BLACK, linewidth=size * 0.1)
+        labels = [(float(exact[-1]), "exact", BLACK)]
+        for i, (order, shape) in enumerate(_ORDERS.items()):  # where lines coincide the later one is thinner
+            y = trace[order]
+            axes.plot(x, y, color=shape.color, linestyle=shape.linestyle, linewidth=size * (0.3 - 0.07 * i))
+            mark = {"color": shape.color, "marker": shape.marker, "linestyle": "none", "clip_on": False, "zorder": 4}
+            axes.plot(x[-1], y[-1], markersize=size * (0.75 - 0.12 * i), **mark)
+            labels.append((float(y[-1]), order, shape.color))
+        ends = trace.steps <= steps
+        tops = list(dict.fromkeys(str(cell(float(trace[order][ends][-1]), 3)) for order in _ORDERS))
+        stays = all(trace[o][-1] == trace[o][ends][-1] > 0 for o in _ORDERS)
+        said.append(f"{name} reaches {listed(tops)}, and {'stays there' if stays else 'comes down'}")
+        axes.set_title(name, fontweight="normal")
+        axes.set_xlim(0, x[-1])
+        axes.set_ylim(-0.03 * due, 1.12 * due)
+        axes.text(steps / 2, 1.1 * due, f"gradient {series['gradient']:g}", ha="center", va="top", color=GREY)
+        axes.text(1.5 * steps, 1.1 * due, "gradient 0", ha="center", va="top", color=GREY)
+        ticks(axes.xaxis, [0, steps, 2 * steps], ["0", f"{steps}", f"{2 * steps}"])
+        axes.set_xlabel("step")
+        end_labels(axes, labels, 0.075)
+    panels[0].set_ylabel("second moment v")
+    top = cell((1 - beta2**steps) * due, 3)
+    finding = f"Adam's v should reach {top} and come down: {'; '.join(said)}"
+    below = (
+        f"beta2 {beta2:g}. single-tensor: each result is rounded; foreach: the constant too; fused: only "
+        "the stored v is."
+    )
+    headline(figure, finding, below)
+    return "adam-second-moment", figure, f"{finding}. Line charts of v over the steps, in each order of roundings."
+
+
+def _weight_decay(result: Result, style: str) -> tuple[str, Picture, str]:
+    series, size = result.series, type_size(style)
+    sizes, names = np.array(series["decays"]), tuple(series["decayed"])
+    figure = new_picture(style, 0.5)
+    axes = figure.subplots()
+    exact = (1 - sizes) ** 1000
+    axes.plot(sizes, exact, color=BLACK, linewidth=size * 0.1, label="exact")
+    said = []
+    for name, weights in series["decayed"].items():
+        shape, w = look(name, names), np.array(weights)
+        axes.plot(sizes, w, color=shape.color, linestyle=shape.linestyle, marker=shape.marker, label=name)
+        if (w == 1).any():
+            said.append(f"{name} up to {sizes[w == 1].max():g}")
+    axes.set_xscale("log")
+    ticks(axes.xaxis, [1e-5, 1e-4, 1e-3, 1e-2], ["10⁻⁵", "10⁻⁴", "10⁻³", "10⁻²"])
+    axes.set_ylim(-0.03, 1.06)
+    axes.set_xlim(sizes[0] * 0.9, sizes[-1] * 1.1)
+    axes.set_xlabel("lr · weight_decay")
+    axes.set_ylabel("the weight, at first 1")
+    axes.legend(loc="lower left", frameon=False, handlelength=3)
+    finding = f"A weight decay that does nothing: {', '.join(said)}" if said else "Every weight decay does something"
+    below = "A weight of 1 after 1000 decays w *= 1 - lr · weight_decay, each result rounded to the format."
+    headline(figure, finding, below)
+    return "adam-weight-decay", figure, f"{finding}. Line chart of the weight by lr * weight_decay, with the exact one."

@@ -18,7 +18,7 @@ from numsim.experiments.experiment import (
     listed,
     percent,
 )
-from numsim.experiments.loss_scaling import Limits, follow, overflows, power_of, says, settings_of, train
+from numsim.experiments.loss_scaling import Limits, follow, in_a_row, overflows, power_of, says, settings_of, train
 from numsim.scaling import get_scaler, list_scalers
 from numsim.traces import Trace
 
@@ -135,14 +135,14 @@ def _period(trace: Trace) -> int | None:
 
 
 def _answer(trace: Trace, scale: int) -> str:
-    searched = [e.step for e in overflows(trace) if e.text.startswith("start")]
+    falls = in_a_row(trace, 1)
     scales, period = trace["scale"], _period(trace)
     way = f"it stays at 2^{scale}"
-    if searched:
-        way = f"it halves to {power_of(scales[len(searched) - 1])}"
+    if falls:
+        way = f"it halves to {power_of(scales[falls - 1])}"
     elif scales.max() > 2.0**scale:
         way = f"it doubles to {power_of(scales.max())}"
-    if len(overflows(trace)) < len(searched) + 2:
+    if len(overflows(trace)) < falls + 2:
         return way if overflows(trace) else f"{way}, and never overflows"
     return f"{way}, then overflows every {period} steps"
 

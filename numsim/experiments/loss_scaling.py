@@ -31,7 +31,7 @@ _SAMPLE = 200  # gradients used of each row's sample
 _TOLERATED = 0.01  # the share of zeros that a window of scales allows
 _INTERVALS = (20, 500, 2000)
 _WINDOW, _FIRST = 4, 16.0  # growth interval and first scale of the short string of events
-SAYS = ("searching", "probing", "falling")  # what an overflow says
+SAYS = {"search": "searching", "probe": "probing", "fall": "falling"}  # what an overflow says
 _EXAMPLE = 'numsim.experiments.run("loss-scaling", interval=200)'
 
 
@@ -96,7 +96,7 @@ def run(
         ),
         Table(
             f"torch.amp.GradScaler from 2^{scale} through {steps} steps: what overflows say",
-            ("gradients", "interval", "skipped", *SAYS, "most in a row", "last scale"),
+            ("gradients", "interval", "skipped", *SAYS.values(), "in a row", "last"),
             tuple(
                 (name, n, *(len(overflows(t)), *says(t).values()), _most(t), power_of(t["scale"][-1]))
                 for name, n, t in [*(("healthy", n, t) for n, t in counts),
@@ -187,7 +187,7 @@ def follow(scaler: Any, overflow: Overflows, steps: int) -> tuple[list[int], lis
 
 
 def played(session: Session | None, name: str, settings: dict[str, Any], found: Sequence[int]) -> Trace:
-    """The trace of a string of overflows; the scale of torch is the machine's, where one is asked and has the scaler."""
+    """The trace of a string of overflows; the scale of torch is the machine's, where one is asked and has it."""
     trace = replay(get_scaler(name, **settings), list(found))
     if name != "torch" or session is None:
         return trace
@@ -231,9 +231,11 @@ def _systems(session: Session, events: str) -> dict[str, Trace]:
 
 
 # --- words -----------------------------------------------------------------------------------------------------------
-_MEANING = dict(zip(SAYS, (
-    "down from the first scale", "for more, after a growth", "the gradients had grown out of a scale that had fitted",
-), strict=True))  # fmt: skip
+_MEANING = {
+    "searching": "down from the first scale",
+    "probing": "for more, after a growth",
+    "falling": "the gradients had grown out of a scale that had fitted",
+}
 
 
 def _power(exponent: int | None) -> str:
@@ -245,12 +247,9 @@ def power_of(scale: float) -> str:
 
 
 def says(trace: Trace) -> dict[str, int]:
-    """Overflows before the first growth; at a scale that has just grown; at one that had fitted."""
-    grown = [*trace.happened("growth"), len(trace) + 1][0]
-    counts = Counter(
-        SAYS[0] if e.step < grown else SAYS[1] if e.text.startswith("probe") else SAYS[2] for e in overflows(trace)
-    )
-    return {word: counts[word] for word in SAYS}
+    """How many overflows were of each kind, as ``numsim.scaling.replay`` names them."""
+    counts = Counter(e.text.partition(",")[0] for e in overflows(trace))
+    return {word: counts[kind] for kind, word in SAYS.items()}
 
 
 def in_a_row(trace: Trace, first: int) -> int:

@@ -45,7 +45,7 @@ def test_cap_floor_hysteresis_and_stop():
     trace = replay(get_scaler("deepspeed", init_scale=2.0, hysteresis=1), "IICC")
     assert len(trace) == 2 and trace["scale"].tolist() == [1.0, 1.0]
     assert trace.events[-1].kind == "stop" and "Exception: Current loss scale already" in trace.events[-1].text
-    assert events(GradScaler(2.0**-149), "II")[1:] == [(2, "overflow", "start"), (2, "floor", "0")]
+    assert events(GradScaler(2.0**-149), "II")[1:] == [(2, "overflow", "fall"), (2, "floor", "0")]
     assert events(GradScaler(math.inf), "I") == [(1, "overflow", "start"), (1, "floor", "inf")]
     assert events(get_scaler("static"), "IC") == [(1, "overflow", "start"), (1, "hysteresis", "65536 stays")]
 

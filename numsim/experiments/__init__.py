@@ -22,6 +22,7 @@ _MODULES = {
     "invariance": "numsim.experiments.invariance",
     "mx-scale": "numsim.experiments.mx_scale",
     "nf4": "numsim.experiments.nf4",
+    "accumulation": "numsim.experiments.accumulation",
     "adam": "numsim.experiments.adam",
     "loss-scaling": "numsim.experiments.loss_scaling",
     "scale-window": "numsim.experiments.scale_window",

@@ -10,6 +10,8 @@ from numsim.show.style import (
     BLUE,
     GREY,
     ORANGE,
+    PALE,
+    SUPERSCRIPT,
     VERMILLION,
     Look,
     Picture,
@@ -24,6 +26,71 @@ from numsim.show.style import (
 )
 
 Drawn = list[tuple[str, Picture, str]]
+
+
+# --- accumulation ----------------------------------------------------------------------------------------------------
+def accumulation(result: Result, style: str = "page") -> Drawn:
+    """.grad over the micro-batches; steps without the division, by the size of the gradient."""
+    with settings(check_style(style)):
+        return [_grad(result, style), _forgotten_division(result, style)] if result.traces else []
+
+
+def _grad(result: Result, style: str) -> tuple[str, Picture, str]:
+    series, trace, size = result.series, result.traces["grad"], type_size(style)
+    names, count = tuple(trace.series), series["count"]
+    figure = new_picture(style, 0.5)
+    axes = figure.subplots()
+    exact = trace.steps * series["gradient"]
+    axes.plot(trace.steps, exact, color=PALE, linewidth=size * 0.5)
+    labels, said = [(float(exact[-1]), "exact", GREY)], []
+    for name in names:
+        shape, y, stall = look(name, names), trace[name], series["stalls"][name]
+        axes.plot(trace.steps, y, color=shape.color, linestyle=shape.linestyle)
+        axes.plot(trace.steps[-1], y[-1], color=shape.color, marker=shape.marker, clip_on=False, zorder=5)
+        labels.append((float(y[-1]), name, shape.color))
+        value = cell(float(y[-1]), 4)
+        said.append(f"{name} {f'stands at {value} from micro-batch {stall} on' if stall else f'holds {value}'}")
+    axes.set_xlim(0, count)
+    axes.set_ylim(0, 1.06 * float(max(exact[-1], *(trace[name].max() for name in names))))
+    axes.set_xlabel("micro-batches")
+    axes.set_ylabel(".grad")
+    end_labels(axes, labels)
+    finding = f"{count} gradients of {series['gradient']:g}: {'; '.join(said)}"
+    below = "Each gradient is added to a .grad of the format, in index order, and the sum is rounded every time."
+    headline(figure, finding, below)
+    alt = f"{finding}. Line chart of .grad over the micro-batches, beside the exact sum {cell(float(exact[-1]), 4)}."
+    return "accumulation", figure, alt
+
+
+_STEPS = (Look(BLUE, "-", "o"), Look(VERMILLION, "--", "s"))
+
+
+def _forgotten_division(result: Result, style: str) -> tuple[str, Picture, str]:
+    series, sizes = result.series, result.series["sizes"]
+    figure = new_picture(style, 0.5)
+    axes = figure.subplots()
+    labels = []
+    for (name, factors), shape in zip(series["factors"].items(), _STEPS, strict=True):
+        axes.plot(sizes, factors, color=shape.color, linestyle=shape.linestyle, marker=shape.marker, clip_on=False)
+        labels.append((factors[-1], name, shape.color))
+    axes.set_xscale("log")
+    places = list(range(-12, 0, 2))
+    ticks(axes.xaxis, [10.0**k for k in places], [f"10{str(k).translate(SUPERSCRIPT)}" for k in places])
+    axes.set_xlim(sizes[0], sizes[-1])
+    axes.set_ylim(0, 1.1 * series["divisor"])
+    axes.set_xlabel("size of the gradient (AdamW's eps is 10⁻⁸)")
+    axes.set_ylabel("times the right step")
+    end_labels(axes, labels)
+    sgd, adamw = (x[sizes.index(1e-2)] for x in series["factors"].values())
+    finding = (
+        f"Without the division by {series['divisor']} SGD's step is {sgd:g} times as long, and AdamW's {adamw:.3f} "
+        "times, until gradients are as small as its eps"
+    )
+    headline(
+        figure, finding, "The first step of each optimizer, in FP32, over the step with the mean of the gradients."
+    )
+    alt = f"{finding}. Line chart of the factor by the size of the gradient, from 10^-12 to 0.5."
+    return "accumulation-forgotten-division", figure, alt
 
 
 # --- adam ------------------------------------------------------------------------------------------------------------

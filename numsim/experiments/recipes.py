@@ -104,7 +104,7 @@ def run(
             if (found := quantized(session, operand, with_outlier, seed, seen)) is not None:
                 planted[name, tensor] = _loss(with_outlier, found, at)
     gradient = np.ascontiguousarray(tensors["grad_output"].T)
-    ways = {way: w for way, o in _WAYS.items() if (w := _way(session, o, gradient, seed, draws)) is not None}
+    ways = _ways(session, gradient, seed, draws)
     cast = {name: o for name, o in chosen.items() if all(_known(plain.get((name, t))) for t in OPERANDS)}
     short_names = [name.removesuffix("_output") for name in OPERANDS]
     tables = (
@@ -127,9 +127,9 @@ def run(
             ),
         ),
         Table(
-            "NVFP4, the gradient along the batch, as for the gradient of the weights",
-            ("rounding", "dB", f"mean of {draws} draws, dB", "0"),
-            tuple((way, _db(w.noise), _db(w.mean_noise), percent(w.zero)) for way, w in ways.items()),
+            "NVFP4, the gradient along the batch; small ones: those that nearest makes 0",
+            ("rounding", "dB", "0", "small ones, dB", f"mean of {draws}: dB", "small ones, dB"),
+            tuple((way, _db(w.noise), percent(w.zero), *map(_db, w[2:])) for way, w in ways.items()),
         ),
         Table(
             "Bits a number (gradient), and numbers that saturate: beyond the largest element",
@@ -250,7 +250,7 @@ def _loss(x: FP32s, kept: Kept, at: tuple[Any, ...] | None = None) -> Loss:
 
 def _noise(x: FP32s, values: Floats) -> float:
     """Signal to noise in dB; infinite where nothing is lost."""
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore"):
         return float(10 * np.log10(np.sum(x.astype(np.float64) ** 2) / np.sum((values - x) ** 2)))
 
 
@@ -260,22 +260,35 @@ def _known(loss: Loss | None) -> bool:
 
 
 class Way(NamedTuple):
-    """NVFP4 in one of its ways."""
+    """NVFP4 in one of its ways: signal to noise of one draw and of the mean of several, and zeros of one draw."""
 
     noise: float
-    mean_noise: float  # of the mean of several draws
     zero: float
+    small: float  # signal to noise of the numbers that rounding to nearest makes 0
+    mean_noise: float
+    mean_small: float
 
 
-def _way(session: Session, operand: Operand, x: FP32s, seed: int, draws: int) -> Way | None:
-    count = draws if operand.rounding == "stochastic" else 1
-    made = [
-        kept.values for i in range(count) if (kept := quantized(session, operand, x, (seed + i) % 2**64)) is not None
-    ]
-    values = [v for v in made if v is not None]
-    if not values:
-        return None
-    return Way(_noise(x, values[0]), _noise(x, np.mean(values, axis=0)), float(np.mean(values[0][x != 0] == 0)))
+def _ways(session: Session, x: FP32s, seed: int, draws: int) -> dict[str, Way]:
+    """Each way that the machine has; none where it cannot even round to nearest."""
+    made: dict[str, list[Floats]] = {}
+    for way, operand in _WAYS.items():
+        seeds = [(seed + i) % 2**64 for i in range(draws if operand.rounding == "stochastic" else 1)]
+        kept = [quantized(session, operand, x, s) for s in seeds]
+        made[way] = [k.values for k in kept if k is not None and k.values is not None]
+    if not made["to nearest"]:
+        return {}
+    small = (made["to nearest"][0] == 0) & (x != 0)
+
+    def both(values: Floats) -> tuple[float, float]:
+        return _noise(x, values), _noise(x[small], values[small])
+
+    ways = {}
+    for way, values in made.items():
+        if values:
+            (noise, lost), mean = both(values[0]), both(np.mean(values, axis=0))
+            ways[way] = Way(noise, float(np.mean(values[0][x != 0] == 0)), lost, *mean)
+    return ways
 
 
 # --- words -----------------------------------------------------------------------------------------------------------
@@ -342,12 +355,13 @@ def _findings(
         )
     full = [f"{n} {percent(plain[n, 'input'].saturated)}" for n in names if plain[n, "input"].saturated]
     found.append(f"Numbers of the input saturate: {listed(full)}." if full else "No number of the input saturates.")
-    if {"to nearest", "both"} <= set(ways):
-        near, both, sr = ways["to nearest"], ways["both"], ways["stochastic"]
+    if set(_WAYS) <= set(ways):
+        near, sr, both = (ways[way] for way in ("to nearest", "stochastic", "both"))
         found.append(
-            f"NVFP4's gradient has {_db(near.noise)} dB to nearest, {_db(sr.noise)} with stochastic rounding and "
-            f"{_db(both.noise)} with the Hadamard transform too; but the mean of {draws} draws has "
-            f"{_db(sr.mean_noise)} and {_db(both.mean_noise)}."
+            f"NVFP4's gradient has {_db(near.noise)} dB to nearest, {_db(sr.noise)} stochastically, {_db(both.noise)} "
+            f"with the Hadamard transform too; the mean of {draws} draws {_db(sr.mean_noise)} and "
+            f"{_db(both.mean_noise)}. Of what nearest makes 0 one draw has {_db(sr.small)} and {_db(both.small)} dB, "
+            f"the mean {_db(sr.mean_small)} and {_db(both.mean_small)}; 0 dB is as far off as 0 is."
         )
     return found
 

@@ -148,9 +148,11 @@ def test_outlier() -> None:
 
 def test_stochastic_rounding_is_right_on_average() -> None:
     rows = {row[0]: row[1:] for row in table(lecture("recipes")[1], "along the batch").rows}
-    one, mean = ({way: float(row[i]) for way, row in rows.items()} for i in (0, 1))
+    one, small, mean, small_mean = ({way: float(row[i]) for way, row in rows.items()} for i in (0, 2, 3, 4))
     assert one["to nearest"] == mean["to nearest"] and one["Hadamard"] == mean["Hadamard"]
+    assert small["to nearest"] == 0  # all of them are 0, and that far off
     for way in ("stochastic", "both"):
+        assert small[way] < -1 and small_mean[way] - small[way] > 10
         assert one[way] < one["to nearest"] < mean[way]
         assert 10 < mean[way] - one[way] < 10 * np.log10(16) + 1  # 16 draws: 12 dB at most, or the draws are no draws
 

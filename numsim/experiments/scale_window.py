@@ -119,6 +119,8 @@ def _window(session: Session, format: Format, largest: float, smallest: float) -
     large, small = (_cast(session, np.ldexp(x, _EXPONENTS), format) for x in exact)
     if large is None or small is None:
         return None
+    beyond = np.ldexp(exact[0], _EXPONENTS) > _limits(format)[1]
+    large = np.where(beyond, np.inf, large)  # what a library that saturates clips is not kept either
     window = Window(large, small, float(exact[1]), float(format.least_normal))
     if window.zero >= window.finite and (middle := _middle(format, *exact)) is not None:
         got = _cast(session, exact * middle, format)

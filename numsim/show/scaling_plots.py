@@ -144,7 +144,8 @@ def scale_window(result: Result, style: str = "page") -> Drawn:
                 if stop > start:
                     axes.barh(bottom, stop - start, height, start, align="edge", color=color, hatch=hatch,
                               edgecolor="white", linewidth=0.5)  # fmt: skip
-            text = f"2^{w['zero_up_to'] + 1} to 2^{w['finite_up_to']}" if zero < finite else "none"
+            first, last = w["zero_up_to"] + 1, w["finite_up_to"]
+            text = "none" if first > last else f"2^{first}" if first == last else f"2^{first} to 2^{last}"
             said.append(f"{names[y]} {_powers(text)}")
         axes.set_xlim(left, right)
         axes.set_ylim(len(windows) - 0.5, -0.5)
@@ -192,7 +193,7 @@ def _zeros(result: Result, style: str) -> tuple[str, Picture, str]:
         z = zeros[name]
         x = end if z["stuck"] else float(np.log2(z["most"]))
         color = VERMILLION if z["stuck"] else ORANGE if z["most"] != z["last"] else BLUE
-        hatch = "////" if z["stuck"] else "...." if z["most"] != z["last"] else ""
+        hatch = "////" if z["stuck"] else "\\\\\\\\" if z["most"] != z["last"] else ""
         axes.barh(y, x, 0.66, color=color, hatch=hatch, edgecolor="white", linewidth=0.5)
         words = (
             "infinite: skips for ever" if z["stuck"] else

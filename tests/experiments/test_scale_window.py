@@ -83,6 +83,12 @@ def test_what_the_two_become() -> None:
         assert float(error.removesuffix(" %")) == pytest.approx(100 * (small * 2.0**-k / exact - 1), rel=0.06)
 
 
+def test_a_library_that_saturates_does_not_keep_what_it_clips() -> None:
+    pytest.importorskip("torch")
+    ours, torch = (lecture("scale-window", machine)[1] for machine in ("emulated", "torch-cpu"))
+    assert torch.series == ours.series and torch.tables == ours.tables and torch.findings == ours.findings
+
+
 def test_a_scale_that_is_no_power_of_two_is_told_where_it_helps() -> None:
     (sentence,) = [f for f in lecture("scale-window")[1].findings if f.startswith("No power")]
     assert "97000 in E5M2" in sentence and "in E4M3" not in sentence.partition("Scales that")[2]

@@ -283,7 +283,10 @@ def _collapse(result: Result, style: str) -> tuple[str, Picture, str]:
     axes.set_ylabel("loss scale")
     when = f": after {fatal} of them torch's clean step destroys the weight" if fatal is not None else ""
     finding = f"Overflows that no scale cures{when}"
-    below = "Squares: where the scale is at the end. X: an error ends the training. Circles: the last scale above 0."
+    below = (
+        "Shaded: what a clean step of torch does. Squares: where the scale is at the end. X: an error ends the "
+        "training. Circles: the last scale above zero."
+    )
     headline(figure, finding, below)
     said = [f"{listed(names)} at {power(k)}" for k, names in held.items()]
     said += [f"{listed(gone_to_zero)} at zero"] if gone_to_zero else []

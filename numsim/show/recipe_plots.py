@@ -46,52 +46,58 @@ def _lag(result: Result, style: str) -> tuple[str, Picture, str]:
     keys.set_axis_off()
     high = max(np.log2(t["clip limit"]).max() for t in result.traces.values())
     for axes, (name, trace) in zip(panels, result.traces.items(), strict=False):
-        _amax_and_limit(axes, trace, high + 1.2, size)
+        _amax_and_limit(axes, trace, high, size)
         title = f"scale by the {name}{'' if name.startswith('max') else ' amax'}"
         axes.set_title(title, fontweight="normal", fontsize=size)
     top = panels[0]
     top.sharey(panels[1])
-    top.set_ylim(-1, high + 4.2)
+    low = min(np.log2(t["amax"]).min() for t in result.traces.values())
+    part = (high - low) / 10
+    top.set_ylim(low - 2.6 * part, high + 3.6 * part)
     for what in ("growth", "spike", "infinity"):
-        top.annotate(what, (story[what], high + 2.6), ha="center", va="center")
-    (long, frozen), *_ = ((t, t.happened("frozen")) for t in result.traces.values())
-    y = float(np.log2(long["amax"][-1])) - 1.0
+        top.annotate(what, (story[what], high + 2.4 * part), ha="center", va="center")
+    long = next(iter(result.traces.values()))
+    frozen = long.happened("frozen")
+    y = float(np.log2(long["amax"][-1])) - 0.8 * part
     top.annotate("", (frozen[0], y), (frozen[-1] + 1, y), arrowprops={"arrowstyle": "<->", "color": ink(VERMILLION)})
-    top.text((frozen[0] + frozen[-1] + 1) / 2, y - 0.5, f"frozen, {len(frozen)} updates", ha="center", va="top",
-             color=ink(VERMILLION))  # fmt: skip
+    middle, words = (frozen[0] + frozen[-1] + 1) / 2, f"frozen, {_updates(len(frozen))}"
+    top.text(middle, y - 0.3 * part, words, ha="center", va="top", color=ink(VERMILLION))
     for axes in panels[:2]:
-        places = range(0, int(high) + 2, 4)
+        places = range(0, int(high) + 2, 4 if high < 16 else 8)
         ticks(axes.yaxis, places, [power(p) for p in places])
     panels[0].set_ylabel("magnitude")
     panels[1].set_ylabel("magnitude")
     if zeros:
-        low = panels[2]
         for (name, share), (color, dash) in zip(zeros.items(), ((BLACK, "-"), (ORANGE, "--")), strict=True):
-            low.step(range(len(share)), 100 * np.array(share), where="mid", color=color, linestyle=dash, label=name)
-        low.set_ylim(0, 100)
-        ticks(low.yaxis, [0, 50, 100], ["0 %", "50 %", "100 %"])
-        low.set_ylabel("become 0")
-        low.legend(loc="upper right", frameon=False, ncols=2, borderaxespad=0)
+            panels[2].step(
+                range(len(share)), 100 * np.array(share), where="mid", color=color, linestyle=dash, label=name
+            )
+        panels[2].set_ylim(0, 150)
+        ticks(panels[2].yaxis, [0, 50, 100], ["0 %", "50 %", "100 %"])
+        panels[2].set_ylabel("become 0")
+        panels[2].legend(loc="upper right", frameon=False, ncols=2, borderaxespad=0)
     panels[-1].set_xlabel("step")
     panels[-1].set_xlim(-1, len(long))
     handles, labels = panels[0].get_legend_handles_labels()
     keys.legend(handles, labels, loc="center left", ncols=3, frameon=False, borderaxespad=0, bbox_to_anchor=(0, 0.5))
-    name = next(iter(result.traces))
+    name, other = result.traces
+    grows = "; growth clips both" if set(_growing(result)) & set(long.happened("clipped")) else ""
     finding = (
-        f"One infinity keeps the scale for {len(frozen)} updates with the {name}, for "
-        f"{len(list(result.traces.values())[1].happened('frozen'))} with the most recent amax; growth clips both"
+        f"One infinity keeps the scale for {_updates(len(frozen))} with the {name}, for "
+        f"{len(result.traces[other].happened('frozen'))} with the most recent amax{grows}"
     )
-    clips = {n: len(t.happened("clipped")) for n, t in result.traces.items()}
-    if not set(_growing(result)) & set(long.happened("clipped")):
-        finding = finding.removesuffix("; growth clips both")
     below = "E4M3. Limit: 448 / scale; the scale is made from the steps before. Real gradients, times a made-up amax."
     headline(figure, finding, below)
-    steps = [f"{n} in {c}" for n, c in clips.items()]
+    clips = [f"{len(t.happened('clipped'))} with the {n}" for n, t in result.traces.items()]
     alt = (
         f"{finding}. Line charts over {len(long)} steps of the amax and of the largest magnitude that the scale leaves "
-        f"room for; values clip with the {listed(steps)} steps, an infinity included."
+        f"room for; steps that clip, the infinite one included: {listed(clips)}."
     )
     return "delayed-scaling", figure, alt
+
+
+def _updates(n: int) -> str:
+    return "1 update" if n == 1 else f"{n} updates"
 
 
 def _growing(result: Result) -> range:

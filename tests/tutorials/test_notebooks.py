@@ -21,6 +21,8 @@ pytest.importorskip("nbformat", reason="nbformat is not installed (extra 'test')
 
 FLOATS = TUTORIALS / "01-what-a-float-is.ipynb"
 CORES = TUTORIALS / "03-inside-a-tensor-core.ipynb"
+SCALERS = TUTORIALS / "04-loss-scaling.ipynb"
+BLOCKS = TUTORIALS / "05-fp8-and-block-scaling.ipynb"
 # What the outputs of a cell must say, whatever is stored.
 KEY_NUMBERS = {
     FLOATS.name: {
@@ -59,10 +61,50 @@ KEY_NUMBERS = {
         "a-real": ["It is (0.0, -0.5, -0.75).", "mi250x      fp16       0     0.0  same  papers", "recorded results"],
         "c-evidence": ["b200  tcgen05.m128n256k32.kind::f8f6f4.f32.e4m3.e4m3: single-source", "only c = 0 is recorded"],
     },
+    SCALERS.name: {
+        "a-window": ["It is 8.", "S = 2^9 2^10 2^11 2^12 2^13 2^14 2^15 2^16\n"],
+        "a-lost": ["It is 0.7.", "S = 2^0   44.362%"],
+        "a-limit": ["It is (22, 16, 16, 18)."],
+        "a-string": ["It is 1.0.", "10 C     2  0\n"],
+        "c-string": ["growth: 1 to 2", "12      1        0  overflow: probe, 2 to 1"],
+        "c-real": ["500 steps, 96 overflows: the same."],
+        "a-blind": ["It is 49.", "at most 131072.0 and at least 65536.0"],
+        "c-zero": ["torch     S = 1.70141e+38", "apex      S = 1.67772e+07", "keras     S = inf"],
+        "a-systems": ["It is (64.0, 128.0, 65536.0)."],
+        "c-defaults": ["megatron            2^32                1000        2^0  -               2",
+                       "flax                2^16                2001     2^-126  FP32's largest  1"],
+        "a-collapse": ["It is 166.", "144 overflows  S = 2^-128   1 / S = inf", "165 overflows  S = 2^-149"],
+        "c-collapse": ["2^-127: the weight becomes 0.75\n", "2^-128: the weight becomes -inf\n", "becomes nan"],
+        "c-floors": ["flax          2^-126\n", "fairseq        2^-13  raises at step 29", "raises at step 18"],
+        "a-clip": ["It is 65536.", "[0.5999999  0.79999983]"],
+        "c-protocol": ["RuntimeError: step() has already been called since the last update().", "no error\n"],
+        "a-bf16": ["It is (0.0, 0.0, nan).", "[1.0, 1.0, 1.0] and S becomes 32768.0"],
+    },
+    BLOCKS.name: {
+        "a-scale": ["It is 23.", "E4M3 without a scale: 100.0 % become zero", "E5M2 with a scale:    0.06 %"],
+        "a-delayed": ["It is 7.0.", "amax 28, scale in use 64, comes back as 7\n"],
+        "c-delayed": ["most_recent  of    1   847", "max          of   16    63", "max          of 1024     6"],
+        "a-inf": ["It is 1024.", "the scale follows at step 1029", "the scale follows at step 6\n"],
+        "a-outlier": ["It is (1023, 31)."],
+        "c-formats": ["    4.5 bits a number", "   8.25 bits a number"],
+        "a-mx": ["It is 448.0.", "rceil         448 (x 1)  448 (x 2)  480 (x 2)", "even          448 (x 1)  448 (x 1)"],
+        "a-nvfp4": ["It is 0.0.", "[448.    4.5   0. ]", "[6. 6. 6.]"],
+        "a-sr": ["It is 0.0.", "20% become 0.5"],
+        "a-hadamard": ["It is 16.0."],
+        "c-hadamard": ["40        85 %    8.3 %                20 %   12.5 %"],
+        "c-product": ["without the transform             14.4 %", "with the transform                17.5 %"],
+        "a-nf4": ["It is 4.5.", "double quantisation: 4.127 bits"],
+        "a-recipes": ["It is 0."],
+        "c-recipes": ["te-current               0.0    2.7     0.0    2.7     0.1    5.7"],
+        "a-chip": ["It is (200704.0, 201216.0).", "mxf8f6f4.block32.f32.e4m3.e4m3.ue8m0"],
+        "c-chip": ["mxfp4  the same bits in 100%", "error of the output 1.4 %"],
+    },
 }  # fmt: skip
 PICTURES = {
     FLOATS.name: ["p-spacing", "p-subnormal", "p-ones", "p-updates", "p-gradients"],
     CORES.name: ["p-lost", "p-normal", "p-chips", "p-groups", "p-fp8"],
+    SCALERS.name: ["p-drag", "p-limit", "p-blind", "p-systems"],
+    BLOCKS.name: ["p-scale", "p-delayed", "p-mx", "p-nf4"],
 }
 RIGHT: dict[Path, dict[str, Any]] = {
     FLOATS: {
@@ -74,6 +116,16 @@ RIGHT: dict[Path, dict[str, Any]] = {
         "g-lost": (1, 1 + 31 * 2**-14), "g-kept": 13, "g-normal": 2, "g-cancel": 0, "g-chips": (0, 8, 8), "g-fp8": 13,
         "g-tf32": 1024, "g-bits": 23, "g-real": [0, -0.5, -0.75],
         "x-1": 4, "x-2": 16, "x-3": (0, 1, 4, 5),
+    },
+    SCALERS: {
+        "g-window": 8, "g-lost": 0.7, "g-limit": [22, 16, 16, 18], "g-string": 1, "g-blind": 49,
+        "g-systems": (64, 128, 65536), "g-collapse": 166, "g-clip": 2**16, "g-bf16": [0, 0, "NaN"],
+        "x-1": 24, "x-2": 6, "x-3": (16000, 16008),
+    },
+    BLOCKS: {
+        "g-scale": 23, "g-delayed": 7, "g-inf": 1024, "g-outlier": (1023, 31), "g-mx": "448", "g-nvfp4": 0, "g-sr": 0,
+        "g-hadamard": 16, "g-nf4": 4.5, "g-recipes": 0, "g-chip": (200704, 201216),
+        "x-1": 8192, "x-2": 112, "x-3": (6, 8),
     },
 }  # fmt: skip
 ROUND_EVEN = {
@@ -100,6 +152,35 @@ TOLD_APART = {
     "Not yet: two lists of numbers": ([1, 2], [1], 0),
     "and one number, please": (1, 2, 3, 4),
     "a finite sum": ([1e9], [1], 0),
+    "No answer yet.": None,
+}
+_MEGATRON = "s, t, p = scale, counter, patience; back = max(s / 2, 1) if p <= 1 else s; return "
+_OVERFLOW, _GROWN = "(back, 0, p - 1) if found_inf else ", "if t < 3 else (2 * s, 0, 2)"
+MEGATRON = {
+    "Right, on all 53 strings.": f"{_MEGATRON}{_OVERFLOW}(s, t + 1, p) {_GROWN}",
+    "No answer yet.": "pass",
+    "strings differ, for example ": f"{_MEGATRON}{_OVERFLOW}(s, t + 1, 2) {_GROWN}",
+    "three numbers are needed": "return 1.0",
+}
+OTHER_ENDS = {
+    "Right: 4 in Megatron, 2 in DeepSpeed.": "ICICIICCCC",
+    "Not yet: 16 in both.": "C",
+    "Not yet: a text": "XYZ",
+    "No answer yet.": None,
+}
+_FLOOR = "s = 2.0 ** (np.frexp(np.abs(x).max())[1] - 1 - 8); "
+MXFP8 = {
+    "Right, in all 6400 numbers.": _FLOOR + "return numsim.round_to(x / s, 'e4m3', overflow='saturate') * s",
+    "No answer yet.": "pass",
+    "differ. FLOOR of which exponent?": "return numsim.round_to(x, 'e4m3', overflow='saturate')",
+    "Those are RCEIL's.": "return quantize(x, 'mxfp8', rule='rceil').values",
+    "32 numbers are needed": "return 'x'",
+}
+LAGS = {
+    "Right: 1 steps clip with most_recent, 0 with max.": [4, 4, 1, 4],
+    "Not yet: 0 steps clip with most_recent, 0 with max.": [1, 1],
+    "Not yet: at most 8 numbers": [1000, 1],
+    "Not yet: a list of numbers": "x",
     "No answer yet.": None,
 }
 
@@ -312,6 +393,26 @@ def test_promoted_by_hand(said: str) -> None:
 @pytest.mark.parametrize("said", TOLD_APART)
 def test_chips_told_apart(said: str) -> None:
     assert said in Lesson(CORES, {"x-5": TOLD_APART[said]}).said["x-5"]
+
+
+@pytest.mark.parametrize("said", MEGATRON)
+def test_megatron_by_hand(said: str) -> None:
+    assert said in Lesson(SCALERS, {}, MEGATRON[said]).said["x-4"]
+
+
+@pytest.mark.parametrize("said", OTHER_ENDS)
+def test_scalers_told_apart(said: str) -> None:
+    assert said in Lesson(SCALERS, {"x-5": OTHER_ENDS[said]}).said["x-5"]
+
+
+@pytest.mark.parametrize("said", MXFP8)
+def test_mxfp8_by_hand(said: str) -> None:
+    assert said in Lesson(BLOCKS, {}, MXFP8[said]).said["x-4"]
+
+
+@pytest.mark.parametrize("said", LAGS)
+def test_histories_told_apart(said: str) -> None:
+    assert said in Lesson(BLOCKS, {"x-5": LAGS[said]}).said["x-5"]
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -36,7 +36,7 @@ from numsim.rounding import Policy
 CHUNK = 1 << 18  # products that wait to be rounded
 PIECE = 1 << 16  # of a line, for which a largest magnitude is found
 _SCALES = 1 << 15  # that a rule computes at a time
-_BLOCK = 1 << 11  # products that stay in the nearest cache
+_BLOCK = 1 << 11  # products that stay in the nearest cache (no loop knows these numbers: tests change them)
 _MAGNITUDE, _INFINITY, _NAN, _U0 = (np.uint32(word) for word in (0x7FFFFFFF, 0x7F800000, 0x7FC00000, 0))
 _F0, _BEYOND = np.float32(0), np.float32(np.inf)
 _INTEGERS = np.float32(1.5 * 2**23)  # plus an integer it is exact, with the integer in the low bits
@@ -115,7 +115,11 @@ class _Lines(NamedTuple):
 
 def _encode_codebook(lines: _Lines, element: Codebook) -> npt.NDArray[Any]:
     codes, (loop, *options) = np.empty(lines.numbers.size, np.uint8), _nearest(element)
-    over_chunks(codes.size, lambda first, end: loop(*lines, first, codes[first:end], *options))
+
+    def work(first: int, end: int) -> None:
+        loop(*lines, first, codes[first:end], np.empty(_BLOCK, np.float32), *options)
+
+    over_chunks(codes.size, work)
     return codes
 
 
@@ -283,12 +287,11 @@ def _nearest(element: Codebook) -> tuple[Any, ...]:
 
 
 @jit
-def _nearest_integers(x, factors, columns, first, codes, step, least, most, mask):
+def _nearest_integers(x, factors, columns, first, codes, products, step, least, most, mask):
     """Two's complement. From 2^23 on the spacing of float32 is 1: the CPU's own rounding of the sum is the one wanted,
     and leaves the integer in the low bits. ``step`` is a power of two; NaN counts as zero."""
-    products = np.empty(_BLOCK, np.float32)
-    for start in range(0, codes.size, _BLOCK):
-        results = codes[start : start + _BLOCK]
+    for start in range(0, codes.size, products.size):
+        results = codes[start : start + products.size]
         _multiply(x, factors, columns, _BEYOND, first + start, products[: results.size])
         for j in range(results.size):
             y = np.float32(products[j] * step)
@@ -298,7 +301,7 @@ def _nearest_integers(x, factors, columns, first, codes, step, least, most, mask
 
 
 @jit
-def _count_in_fours(x, factors, columns, first, codes, bounds):
+def _count_in_fours(x, factors, columns, first, codes, products, bounds):
     """How many of 15 bounds are below a number: first by fours, then among the three between. NaN counts as zero."""
     b0, b1, b2, b3, b4, b5, b6, b7 = (
         bounds[0],
@@ -311,9 +314,8 @@ def _count_in_fours(x, factors, columns, first, codes, bounds):
         bounds[7],
     )
     b8, b9, b10, b11, b12, b13, b14 = bounds[8], bounds[9], bounds[10], bounds[11], bounds[12], bounds[13], bounds[14]
-    products = np.empty(_BLOCK, np.float32)
-    for start in range(0, codes.size, _BLOCK):
-        results = codes[start : start + _BLOCK]
+    for start in range(0, codes.size, products.size):
+        results = codes[start : start + products.size]
         _multiply(x, factors, columns, _BEYOND, first + start, products[: results.size])
         for j in range(results.size):
             y = products[j] if products[j] == products[j] else _F0
@@ -327,11 +329,11 @@ def _count_in_fours(x, factors, columns, first, codes, bounds):
 
 
 @jit
-def _count_bounds(x, factors, columns, first, codes, bounds, changes, lowest):
+def _count_bounds(x, factors, columns, first, codes, products, bounds, changes, lowest):
     """From the lowest value's code on, each bound below a number changes some bits of the code. NaN counts as zero."""
-    products, hold = np.empty(_BLOCK, np.float32), np.empty(_BLOCK, np.uint32)
-    for start in range(0, codes.size, _BLOCK):
-        results = codes[start : start + _BLOCK]
+    hold = np.empty(products.size, np.uint32)
+    for start in range(0, codes.size, products.size):
+        results = codes[start : start + products.size]
         part = products[: results.size]
         _multiply(x, factors, columns, _BEYOND, first + start, part)
         for j in range(part.size):

@@ -24,6 +24,7 @@ _MODULES = {
     "nf4": "numsim.experiments.nf4",
     "accumulation": "numsim.experiments.accumulation",
     "adam": "numsim.experiments.adam",
+    "clipping": "numsim.experiments.clipping",
     "loss-scaling": "numsim.experiments.loss_scaling",
     "scale-window": "numsim.experiments.scale_window",
     "blind-scaler": "numsim.experiments.blind_scaler",

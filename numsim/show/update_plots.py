@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import numpy as np
 
+from numsim.experiments.clipping import power as power_of
 from numsim.experiments.experiment import Result, cell, listed
 from numsim.show.style import (
     BLACK,
@@ -20,6 +24,7 @@ from numsim.show.style import (
     headline,
     look,
     new_picture,
+    power,
     settings,
     ticks,
     type_size,
@@ -91,6 +96,69 @@ def _forgotten_division(result: Result, style: str) -> tuple[str, Picture, str]:
     )
     alt = f"{finding}. Line chart of the factor by the size of the gradient, from 10^-12 to 0.5."
     return "accumulation-forgotten-division", figure, alt
+
+
+# --- clipping --------------------------------------------------------------------------------------------------------
+_BEFORE, _AFTER = Look(VERMILLION, "--", "s"), Look(BLUE, "-", "o")
+
+
+def clipping(result: Result, style: str = "page") -> Drawn:
+    """The length of an update that is clipped before or after unscaling; that of one whose norm grows."""
+    with settings(check_style(style)):
+        return [_clipping(result, style)] if result.series["before"] and result.series["lengths"] else []
+
+
+def _clipping(result: Result, style: str) -> tuple[str, Picture, str]:
+    series, size, scale = result.series, type_size(style), result.parameters["scale"]
+    figure = new_picture(style, 0.56)
+    left, right = figure.subplots(1, 2)
+    scales = np.arange(len(series["before"]))
+    for shape, name, at in ((_AFTER, "unscaled, then clipped", "after"), (_BEFORE, "clipped, then unscaled", "before")):
+        y = np.log2(series[at])
+        left.plot(scales, y, color=shape.color, linestyle=shape.linestyle)
+        left.plot(scales[::4], y[::4], color=shape.color, marker=shape.marker, linestyle="none", label=name)
+    top = float(np.log2(max(series["after"])))
+    _powers(left.yaxis, float(np.log2(min(series["before"]))), top)
+    left.set_ylim(top=top + 3.5)
+    ticks(left.xaxis, [0, 8, 16, 24], [power(k) for k in (0, 8, 16, 24)])
+    left.set_xlabel("loss scale")
+    left.set_title("length of the update", fontweight="normal")
+    left.legend(loc="lower left", frameon=False)
+    names, norms = tuple(series["lengths"]), np.log2(series["norms"])
+    order = sorted(names, key=lambda name: series["lengths"][name].count(0.0))
+    for i, name in enumerate(order):  # where lines coincide the later one is thinner
+        shape, y = look(name, names), np.array(series["lengths"][name]) / series["max_norm"]
+        right.plot(norms, y, color=shape.color, linestyle=shape.linestyle, marker=shape.marker, label=name,
+                   linewidth=size * (0.3 - 0.08 * min(i, 2)), markersize=size * (0.95 - 0.2 * min(i, 2)),
+                   clip_on=False)  # fmt: skip
+    ticks(right.xaxis, [8, 12, 16, 20], [power(k) for k in (8, 12, 16, 20)])
+    right.set_ylim(0, 1.2)
+    right.set_xlabel("norm of the gradients")
+    right.set_title("length after clipping, of max_norm", fontweight="normal")
+    right.legend(loc="lower left", frameon=False)
+    factor = power_of(series["before"][scale] / series["intended"])
+    if factor.startswith("2^"):
+        factor = power(int(factor[2:]))
+    gone = {
+        name: [n for n, y in zip(series["norms"], series["lengths"][name], strict=True) if y == 0] for name in names
+    }
+    zero = [f"{name} from {power(math.log2(min(n)))} on" for name, n in gone.items() if n]
+    finding = f"Clipped before a scale of {power(scale)} is taken off, the update is {factor} of the intended one"
+    finding += f"; norms that overflow make it 0, in {listed(zero)}" if zero else ""
+    below = (
+        f"Left: gradients of norm {series['norm']:g}, clipped to {series['max_norm']:g}. Right: equal gradients, "
+        "clipped in the format that they and their norm have."
+    )
+    headline(figure, finding, below)
+    alt = f"{finding}. Line charts of the length of the update, by loss scale and order, and by norm and format."
+    return "clipping", figure, alt
+
+
+def _powers(axis: Any, low: float, high: float) -> None:
+    """Ticks at every fourth or eighth power of two."""
+    every = 4 if high - low <= 16 else 8
+    places = range(math.ceil(low / every) * every, math.floor(high + 0.01) + 1, every)
+    ticks(axis, places, [power(p) for p in places])
 
 
 # --- adam ------------------------------------------------------------------------------------------------------------

@@ -19,6 +19,10 @@ PAGE = (TUTORIALS / "claims.md").read_text(encoding="utf-8")
 HEADER = "| where | the claim | verdict | try it → see | what is right | source |"
 VERDICT = re.compile(r"holds|holds if .+|contradicts itself|wrong|no source")
 TRY = re.compile(r"`(?P<command>(?:numsim|python -c) [^`]+)` → `(?P<seen>[^`]+)`")
+SOURCE = re.compile(
+    r"(?:IEEE 754-2019|OFP8|OCP MX 1\.0|Transformer Engine|NVIDIA \d{4}|[A-Z][a-z]+ \d{4}|"
+    r"(?:executorch|pytorch|transformers) \d+)"
+)
 PLACE = re.compile(r"[12]|[13] §\d\.\d(, §\d\.\d)*")
 
 
@@ -74,8 +78,8 @@ def test_command_shows_it(claim: Claim, tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_rows_are_complete() -> None:
-    assert len(CLAIMS) >= 36
-    assert PAGE.count(HEADER) == 4
+    assert len(CLAIMS) >= 60
+    assert PAGE.count(HEADER) == 6
     assert len({claim.claim for claim in CLAIMS}) == len(CLAIMS)
     for claim in CLAIMS:
         assert all(claim), claim
@@ -88,7 +92,7 @@ def test_sources_are_listed() -> None:
     """Every "Name year" in a row is spelled out under Sources."""
     listed = PAGE.partition("## Sources")[2]
     for claim in CLAIMS:
-        for source in re.findall(r"(?:IEEE 754-2019|OFP8|[A-Z][a-z]+ \d{4}|(?:executorch|pytorch) \d+)", claim.source):
+        for source in re.findall(SOURCE, claim.source):
             assert source in listed, source
 
 

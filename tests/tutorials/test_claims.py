@@ -23,7 +23,7 @@ SOURCE = re.compile(
     r"(?:IEEE 754-2019|OFP8|OCP MX 1\.0|Transformer Engine|NVIDIA \d{4}|[A-Z][a-z]+ \d{4}|"
     r"(?:executorch|pytorch|transformers) \d+)"
 )
-PLACE = re.compile(r"[12]|[13] §\d\.\d(, §\d\.\d)*")
+PLACE = re.compile(r"[12]|[13] §\d(\.\d)?(, §\d\.\d)*")
 
 
 class Claim(NamedTuple):

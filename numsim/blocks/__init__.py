@@ -9,7 +9,7 @@ from numsim.blocks.dot import dot, matmul
 from numsim.blocks.double_quant import DoubleQuantized, double_quantize, dynamic_map, normal_floats
 from numsim.blocks.formats import MXFP8, NVFP4, BlockFormat, get_block_format, list_block_formats
 from numsim.blocks.hadamard import hadamard, hadamard_matrix, random_signs
-from numsim.blocks.nvfp4 import NVFP4_TRAINING, Operand, four_over_six, nvfp4_alpha, torchao_nvfp4
+from numsim.blocks.nvfp4 import NVFP4_TRAINING, Operand, four_over_six, nvfp4_alpha
 from numsim.blocks.rules import RULES
 
 __all__ = [
@@ -38,5 +38,4 @@ __all__ = [
     "nvfp4_alpha",
     "quantize",
     "random_signs",
-    "torchao_nvfp4",
 ]

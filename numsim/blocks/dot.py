@@ -17,8 +17,9 @@ import numpy.typing as npt
 
 from numsim.arithmetic import add, compute, mul
 from numsim.array import Array
-from numsim.blocks.array import BlockArray, _Tiles
+from numsim.blocks.array import BlockArray
 from numsim.blocks.codebooks import Codebook
+from numsim.blocks.tiles import Tiles
 from numsim.codes import Codes, code_dtype
 from numsim.errors import InputError, check_choice, short
 from numsim.formats import FP32, Format, get_format
@@ -149,7 +150,7 @@ def _scales(x: BlockArray, scales: npt.NDArray[Any], axis: int) -> tuple[npt.NDA
         raise InputError(f"blocks of {x.format} lie along axis {x.axis % dimensions}, and the product sums over axis "
                          f"{axis}. Example: quantize(x, {x.format.name!r}, axis={axis})")  # fmt: skip
     step = k if block is None else (block[0] if len(block) == 1 else block[axis]) or k
-    tiles = _Tiles(x.shape, x.format, x.axis)
+    tiles = Tiles(x.shape, x.format, x.axis)
     every = np.moveaxis(np.atleast_2d(tiles.back(tiles.spread(scales))), axis - dimensions, -1)
     return every[:, :: max(step, 1)], step
 

@@ -15,10 +15,10 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from numsim import kernels
-from numsim.blocks.array import quantize
+from numsim.blocks.array import amaxes, quantize
 from numsim.blocks.codebooks import Codebook
 from numsim.blocks.formats import BlockFormat, get_block_format
-from numsim.blocks.rules import RULES, F, Floats, tensor_scale
+from numsim.blocks.rules import RULES, F, Floats, tensor_level
 from numsim.codes import decode
 from numsim.errors import InputError, short
 from numsim.events import Events
@@ -33,6 +33,7 @@ FAMILIES = (  # rules that can stand for each other
     ("floor", "ceil", "rceil", "even", "te"),
     ("current", "current-pow2", "torchao", "torchao-pow2"),
     ("absmax", "absmax-127"),
+    ("nvfp4", "torchao-nvfp4"),
 )
 _EXAMPLE = 'Example: numsim explain "[0.1, 300, 480, 1]" --format mxfp8'
 
@@ -184,10 +185,9 @@ def explain_block(numbers: Any, format: Any) -> BlockExplanation:
     if family:
         others = zip(*(_blocks(texts, x, replace(format, rule=rule)) for rule in family), strict=True)
         blocks = [replace(b, others=same) for b, same in zip(blocks, others, strict=True)]
-    steps: tuple[ScaleStep, ...] = ()
-    back = 1.0
-    if format.has_tensor_scale:
-        steps, back = _tensor_steps(x, format), float(tensor_scale(_tensor_amax(x), format)[1])
+    amax = amaxes(x.reshape(1, -1), 1, x.size, RULES[format.rule].nan)
+    back = float(tensor_level(amax, format)[1])
+    steps = _tensor_steps(amax, format) if format.has_tensor_scale else ()
     fill = math.prod(_block_shape(len(x), format)) * len(blocks) - len(x)
     return BlockExplanation(f"[{', '.join(texts)}]", format, steps, back, tuple(blocks), fill, seen.inexact)
 
@@ -229,12 +229,10 @@ def _blocks(texts: list[str], x: Floats, format: BlockFormat) -> list[Block]:
     with kernels.force("reference"):  # done before numba would have loaded
         result = quantize(filled, replace(format, block=(columns,)))
         values, elements = result.values, result.elements
-    rule, whole = RULES[format.rule], F(1)
-    if format.has_tensor_scale:
-        whole = tensor_scale(_tensor_amax(x), format)[0]
-    largest = np.maximum if rule.nan == "kept" else np.fmax
-    amaxes = largest.reduce(np.abs(filled.reshape(-1, columns)), axis=1, initial=F(0))
-    multipliers = rule.scales(amaxes, format, whole).multiplier
+    rule = RULES[format.rule]
+    amax_of = amaxes(filled.reshape(1, -1), 1, columns, rule.nan)
+    whole = tensor_level(amax_of, format)[0]
+    multipliers = rule.scales(amax_of[0], format, whole).multiplier
     with np.errstate(all="ignore"):
         scaled = filled * np.repeat(multipliers, columns)
     told = [
@@ -246,7 +244,7 @@ def _blocks(texts: list[str], x: Floats, format: BlockFormat) -> list[Block]:
         Block(format.rule, float(amax), tuple(_steps(amax, format, whole)), float(multiplier), int(code), float(scale),
               tuple(told[i * columns : (i + 1) * columns]))
         for i, (amax, multiplier, code, scale) in enumerate(
-            zip(amaxes, multipliers, result.scales.codes, result.scales.values, strict=True))
+            zip(amax_of[0], multipliers, result.scales.codes, result.scales.values, strict=True))
     ]  # fmt: skip
 
 
@@ -266,19 +264,17 @@ def _saturates(scaled: float, format: BlockFormat) -> bool:
 
 
 # --- from amax to the scale, one operation at a time ------------------------------------------------------------------
-def _tensor_amax(x: Floats) -> Floats:
-    return np.asarray(np.fmax.reduce(np.abs(x), initial=F(0)))
-
-
-def _tensor_steps(x: Floats, format: BlockFormat) -> tuple[ScaleStep, ...]:
-    amax = _tensor_amax(x)
-    scale, back = (float(y) for y in tensor_scale(amax, format))
-    most = f"{UE4M3.max} x {_largest(format)}"
-    ordinary = np.isfinite(amax) and amax > 0
+def _tensor_steps(amaxes: Floats, format: BlockFormat) -> tuple[ScaleStep, ...]:
+    amax, most = float(amaxes.max()), f"{UE4M3.max} x {_largest(format)}"
+    level, back = (float(y) for y in tensor_level(amaxes, format))
+    first = ScaleStep("amax of the tensor", amax)
+    if format.rule == "torchao-nvfp4":
+        return first, ScaleStep(f"tensor scale t: amax / ({most})", back)
+    ordinary = math.isfinite(amax) and amax > 0
     return (
-        ScaleStep("amax of the tensor", float(amax)),
-        ScaleStep(f"tensor scale S: {most} / amax" if ordinary else "tensor scale S, of such an amax", scale),
-        ScaleStep(f"to come back: amax x fp32(1 / ({most}))" if ordinary else "to come back", back),
+        first,
+        ScaleStep(f"multiplier S: {most} / amax" if ordinary else "multiplier S, of such an amax", level),
+        ScaleStep(f"tensor scale: amax x fp32(1 / ({most}))" if ordinary else "tensor scale", back),
     )
 
 
@@ -356,13 +352,29 @@ def _nvfp4(amax: Any, format: BlockFormat, whole: Any) -> list[ScaleStep]:
     ]
 
 
+def _torchao_nvfp4(amax: Any, format: BlockFormat, whole: Any) -> list[ScaleStep]:
+    part = amax / F(format.element_max)
+    wanted = part / whole
+    return [
+        ScaleStep(f"amax / {_largest(format)}", float(part)),
+        ScaleStep("that / t", float(wanted)),
+        ScaleStep("at least 2^-6, at most 448", float(np.clip(wanted, F(2.0**-6), F(448)))),
+    ]
+
+
 Steps = Callable[[Any, BlockFormat, Any], list[ScaleStep]]
 _STEPS: dict[str, Steps] = {
     "floor": _floor, "ceil": _ceil, "rceil": _rceil, "even": _even, "te": _rceil,
     "current": _current, "current-pow2": _current_pow2, "torchao": _torchao, "torchao-pow2": _torchao_pow2,
     "absmax": _absmax, "absmax-127": _current, "nvfp4": _nvfp4,
+    "torchao-nvfp4": _torchao_nvfp4,
 }  # fmt: skip
-_ANY_AMAX = ("torchao", "torchao-pow2", "nvfp4")  # the others have cases of their own for 0, infinity and NaN
+_ANY_AMAX = (
+    "torchao",
+    "torchao-pow2",
+    "nvfp4",
+    "torchao-nvfp4",
+)  # the others have cases of their own for 0, infinity and NaN
 
 
 def _steps(amax: Any, format: BlockFormat, whole: Any) -> list[ScaleStep]:

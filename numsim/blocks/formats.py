@@ -77,7 +77,7 @@ class BlockFormat:
     @property
     def has_tensor_scale(self) -> bool:
         """Whether there is a second, FP32 scale for the whole tensor (NVFP4)."""
-        return self.rule.startswith("nvfp4")
+        return RULES[self.rule].tensor is not None
 
     @cached_property
     def bits_per_value(self) -> float:

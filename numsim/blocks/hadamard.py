@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from numsim.blocks.array import _as_fp32
 from numsim.blocks.rules import Floats
+from numsim.blocks.tiles import as_fp32
 from numsim.errors import InputError, short
 from numsim.formats import FP32, get_format
 from numsim.random import bits, check_seed
@@ -72,7 +72,7 @@ def hadamard(
     >>> hadamard([[0.0] * 3 + [64.0] + [0.0] * 12])[0, :4], hadamard(hadamard(np.arange(16.0)), inverse=True)[:4]
     (array([-16.,  16.,  16., -16.], dtype=float32), array([0., 1., 2., 3.], dtype=float32))
     """
-    x = _as_fp32(values)
+    x = as_fp32(values)
     if not is_whole(axis) or not -x.ndim <= axis < x.ndim or x.shape[axis] % SIZE:
         raise InputError(f"axis={short(axis)} of shape {x.shape}: an axis is needed whose length 16 divides. "
                          "Example: numsim.blocks.hadamard(numpy.ones((4, 32)), axis=-1)")  # fmt: skip

@@ -11,10 +11,11 @@ from typing import Any, Literal
 import numpy as np
 
 from numsim.array import Array
-from numsim.blocks.array import BlockArray, _as_fp32, _Tiles, amaxes, quantize
-from numsim.blocks.formats import NVFP4, BlockFormat, get_block_format
+from numsim.blocks.array import BlockArray, amaxes, quantize
+from numsim.blocks.formats import BlockFormat, get_block_format
 from numsim.blocks.hadamard import hadamard
 from numsim.blocks.rules import FLT_MAX, F, Floats
+from numsim.blocks.tiles import Tiles, as_fp32
 from numsim.codes import decode
 from numsim.errors import InputError, check_choice, short
 from numsim.formats import E2M1, UE4M3
@@ -57,8 +58,8 @@ def four_over_six(
     check_choice("error", error, ("mae", "mse"), 'error="mae"')
     if scale_max not in (256, 448) or isinstance(scale_max, float):
         raise InputError(f"scale_max={short(scale_max)}: allowed are 256 and 448. Example: scale_max=256")
-    x = _as_fp32(values)
-    tiles = _Tiles(x.shape, format, axis)
+    x = as_fp32(values)
+    tiles = Tiles(x.shape, format, axis)
     matrix = np.ascontiguousarray(tiles.matrix(x))
     blocks = matrix.reshape(tiles.grid[0], tiles.rows, tiles.grid[1], tiles.columns)
     amax = _whole_amax(matrix, "ignored")
@@ -95,42 +96,6 @@ def _error(difference: Floats, error: str) -> Floats:
         half = total.shape[1] // 2
         total = total[:, :half] + total[:, half:]
     return total[:, 0]
-
-
-# --- torchao ----------------------------------------------------------------------------------------------------------
-def torchao_nvfp4(values: Any, *, axis: int = -1) -> BlockArray:
-    """NVFP4 as torchao computes it: scales are at least 2^-6, so that small blocks keep something of themselves.
-
-    Rules
-    -----
-    NaN : makes all scales NaN.
-    Inf : makes the scale of its block NaN; all other blocks become 0.
-    -0 : keeps its sign.
-    subnormals : kept; the least scale is E4M3's least normal number.
-    overflow : elements and scales saturate.
-    zeros : a tensor of zeros has NaN for all its scales, since 0 / 0 is clamped to NaN.
-
-    FP32, in this order: t = amax / 2688; scale = E4M3(clamp((block's amax / 6) / t, 2^-6, 448)); element =
-    E2M1(x ((1 / t) / scale)). Raises ``InputError`` for shapes that blocks do not fill.
-    Source: pytorch/ao 36027d8, prototype/mx_formats/nvfp4_tensor.py.
-
-    >>> x = np.repeat([100.0, 1.0, 1e-4], 16)
-    >>> torchao_nvfp4(x).scales.values.tolist(), quantize(x, "nvfp4").scales.values.tolist()
-    ([448.0, 4.5, 0.015625], [448.0, 4.5, 0.0])
-    """
-    x = _as_fp32(values)
-    tiles = _Tiles(x.shape, NVFP4, axis)
-    matrix = np.ascontiguousarray(tiles.matrix(x))
-    blocks = matrix.reshape(*tiles.grid, tiles.columns)
-    with np.errstate(all="ignore"):
-        whole = _whole_amax(matrix, "kept") / F(2688)
-        wanted = np.clip(amaxes(matrix, 1, tiles.columns, "kept") / F(6) / whole, F(2.0**-6), F(448))
-        scales = np.asarray(encode(wanted, UE4M3))
-        stored = np.asarray(decode(scales, UE4M3), np.float32)
-        scaled = blocks * ((F(1) / whole) / stored)[..., None]
-    codes = np.asarray(encode(scaled, E2M1, overflow="saturate", nan="max")).reshape(matrix.shape)
-    stored_scales = Array(tiles.scales_back(scales), UE4M3)
-    return BlockArray(tiles.back(codes), stored_scales, NVFP4, axis, float(whole), "torchao's NVFP4, nearest-even")
 
 
 # --- the training recipe ----------------------------------------------------------------------------------------------

@@ -42,6 +42,8 @@ class Rule(NamedTuple):
     nan: str  # of a NaN among the elements: "kept" makes the amax NaN, "ignored" takes the largest number
     what: str  # in a few words
     source: str
+    tensor: Callable[[Any, BlockFormat], tuple[Any, Any]] | None = None  # of a second level: what the rule needs of it,
+    # from the tensor's amax, and the tensor scale
 
 
 # --- powers of two: MX ------------------------------------------------------------------------------------------------
@@ -193,30 +195,44 @@ def absmax_127(amax: Floats, format: BlockFormat, tensor: Any = None) -> Scales:
 
 
 # --- NVFP4: two levels ------------------------------------------------------------------------------------------------
-def tensor_scale(amax: Any, format: BlockFormat) -> tuple[Any, Any]:
-    """NVFP4's FP32 scale of a whole tensor: the multiplier, and what results are multiplied by to come back.
+def two_level(amax: Any, format: BlockFormat) -> tuple[Any, Any]:
+    """NVFP4's second level: the multiplier of a whole tensor, 2688 / amax, and the tensor scale, amax / 2688.
 
-    (2688 / amax, amax / 2688). An amax of 0 or infinity gives the multiplier 1. Below 7.9e-36 the multiplier stops at
-    FLT_MAX and no longer belongs to the way back, which still is amax / 2688, as in the original.
+    An amax of 0 or infinity gives the multiplier 1. Below 7.9e-36 the multiplier stops at FLT_MAX and no longer belongs
+    to the way back, which still is amax / 2688, as in the original.
     """
     amax = F(amax)
     most = F(float(UE4M3.max) * format.element_max)
     with np.errstate(all="ignore"):
         if amax == 0:
             return F(1), F(1)
-        scale = min(most / amax, FLT_MAX)
-        return scale if scale > 0 else F(1), F(amax * (F(1) / most))
+        multiplier = min(most / amax, FLT_MAX)
+        return multiplier if multiplier > 0 else F(1), F(amax * (F(1) / most))
 
 
 def nvfp4(amax: Floats, format: BlockFormat, tensor: Any = None) -> Scales:
-    """E4M3 scales under the tensor's FP32 scale ``tensor``: amax x (tensor scale / 6) to nearest, saturated."""
-    whole = F(tensor)
+    """E4M3 scales: amax x (the tensor's multiplier / 6), to nearest, saturated; small blocks have a scale of 0."""
     with np.errstate(all="ignore"):
-        wanted = (amax * (whole * (F(1) / F(format.element_max)))).astype(np.float32)
+        wanted = (amax * (F(tensor) * (F(1) / F(format.element_max)))).astype(np.float32)
         codes = np.asarray(encode(wanted, UE4M3, overflow="saturate"))
         stored = np.asarray(decode(codes, UE4M3)).astype(np.float32)
-        multiplier = np.minimum(F(1) / (stored * (F(1) / whole)), FLT_MAX).astype(np.float32)
+        multiplier = np.minimum(F(1) / (stored * (F(1) / F(tensor))), FLT_MAX).astype(np.float32)
     return Scales(multiplier, codes)
+
+
+def torchao_two_level(amax: Any, format: BlockFormat) -> tuple[Any, Any]:
+    """torchao's second level, amax / 2688 both ways; of a tensor of zeros it is 0."""
+    whole = F(amax) / F(float(UE4M3.max) * format.element_max)
+    return whole, whole
+
+
+def torchao_nvfp4(amax: Floats, format: BlockFormat, tensor: Any = None) -> Scales:
+    """E4M3 scales of (amax / 6) / tensor scale, at least 2^-6: small blocks keep something. 0 / 0 gives NaN scales."""
+    with np.errstate(all="ignore"):
+        wanted = np.clip(amax / F(format.element_max) / F(tensor), F(2.0**-6), F(448)).astype(np.float32)
+        codes = np.asarray(encode(wanted, UE4M3))
+        stored = np.asarray(decode(codes, UE4M3)).astype(np.float32)
+        return Scales(((F(1) / F(tensor)) / stored).astype(np.float32), codes)
 
 
 _AO = "pytorch/ao 36027d8, mx_tensor.py"
@@ -239,5 +255,25 @@ RULES: dict[str, Rule] = {
         absmax, FP32, "ignored", "amax becomes the largest element", "bitsandbytes 95f9af3, csrc/kernels.cu"
     ),
     "absmax-127": Rule(absmax_127, FP32, "ignored", "127 / amax", "bitsandbytes 95f9af3, LLM.int8"),
-    "nvfp4": Rule(nvfp4, UE4M3, "ignored", "E4M3 scales under an FP32 scale", f"{_TE}, core_nvfp4.cuh"),
+    "nvfp4": Rule(nvfp4, UE4M3, "ignored", "E4M3 scales under an FP32 scale", f"{_TE}, core_nvfp4.cuh", two_level),
+    "torchao-nvfp4": Rule(
+        torchao_nvfp4,
+        UE4M3,
+        "kept",
+        "as nvfp4, scales of at least 2^-6",
+        "pytorch/ao 36027d8, prototype/mx_formats/nvfp4_tensor.py",
+        torchao_two_level,
+    ),
 }
+
+
+def tensor_level(amax: Floats, format: BlockFormat) -> tuple[Any, Any]:
+    """What a rule needs of the whole tensor, and the tensor scale; (1, 1) for rules of one level."""
+    tensor = RULES[format.rule].tensor
+    return tensor(amax.max(initial=F(0)), format) if tensor else (F(1), F(1))
+
+
+def make_scales(amax: Floats, format: BlockFormat) -> tuple[Scales, float]:
+    """The scales of blocks from their amaxes by the format's rule, and the tensor scale."""
+    level, back = tensor_level(amax, format)
+    return RULES[format.rule].scales(amax, format, level), float(back)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from numsim.array import Array
 from numsim.blocks import RULES, BlockArray, BlockFormat, Codebook, get_block_format, list_block_formats
-from numsim.blocks.rules import tensor_scale
+from numsim.blocks.rules import tensor_level
 from numsim.codes import decode
 from numsim.data import load_gradients
 from numsim.errors import InputError, short
@@ -136,7 +136,7 @@ def quantized(session: Session, rows: Floats, format: BlockFormat) -> BlockArray
     nothing. Elements are clamped to the format's range before the cast, as torchao does it.
     """
     amax = np.abs(rows).max(axis=1, keepdims=True)
-    whole, back = tensor_scale(amax.max(), format) if format.has_tensor_scale else (np.float32(1), 1.0)
+    whole, back = tensor_level(amax, format)
     multiplier, codes = RULES[format.rule].scales(amax, format, whole)
     if format.scale == E8M0:
         with np.errstate(all="ignore"):

@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from numsim.blocks import BlockFormat, Operand, get_block_format, hadamard, list_block_formats
-from numsim.blocks.array import _Tiles, amaxes
-from numsim.blocks.rules import RULES, tensor_scale
+from numsim.blocks.array import amaxes
+from numsim.blocks.rules import RULES, tensor_level
+from numsim.blocks.tiles import Tiles
 from numsim.codes import decode
 from numsim.data import load_gradients
 from numsim.errors import InputError, short
@@ -190,10 +191,10 @@ def quantized(session: Session, operand: Operand, x: FP32s, seed: int, amax: Any
     format, element = get_block_format(operand.format), get_block_format(operand.format).element
     assert isinstance(element, Format)
     rows = _filled(hadamard(x, output="bf16") if operand.transform else x, format)
-    tiles, rule = _Tiles(rows.shape, format, -1), RULES[format.rule]
+    tiles, rule = Tiles(rows.shape, format, -1), RULES[format.rule]
     matrix = tiles.matrix(rows)
     amax = amaxes(matrix, tiles.rows, tiles.columns, rule.nan) if amax is None else np.full((1, 1), amax)
-    whole, back = tensor_scale(amax.max(), format) if format.has_tensor_scale else (np.float32(1), 1.0)
+    whole, back = tensor_level(amax, format)
     multiplier, codes = rule.scales(amax, format, whole)
     factor = tiles.spread(tiles.scales_back(decode(codes, format.scale))) * float(back)
     multiplier = np.ascontiguousarray(tiles.spread(tiles.scales_back(multiplier)))

@@ -23,7 +23,7 @@ from numsim import kernels
 from numsim.blocks import array
 from numsim.blocks.codebooks import Codebook
 from numsim.blocks.formats import BlockFormat
-from numsim.blocks.rules import RULES, Floats, Scales, tensor_scale
+from numsim.blocks.rules import RULES, Floats, Scales, tensor_level
 from numsim.codes import code_dtype
 from numsim.events import Events
 from numsim.formats import Format
@@ -79,7 +79,7 @@ def quantize_matrix(
     scales, back = given, 1.0
     if scales is None:
         amax = amaxes(x, rows, columns, RULES[format.rule].nan)
-        whole, back = tensor_scale(amax.max(), format) if format.has_tensor_scale else (np.float32(1), 1.0)
+        whole, back = tensor_level(amax, format)
         scales = _scales(amax, format, whole)
     lines, element = _Lines(_read_only(x), _by_line(scales.multiplier, rows), columns), format.element
     if isinstance(element, Codebook):

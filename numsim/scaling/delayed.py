@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from numsim.blocks import BlockArray, BlockFormat, quantize
-from numsim.blocks.array import _as_fp32 as as_fp32
 from numsim.blocks.formats import FP8_TENSOR, FP8_TENSOR_E5M2
+from numsim.blocks.tiles import as_fp32
 from numsim.errors import InputError, check_choice, short
 from numsim.traces import Event, Trace
 from numsim.values import is_whole
@@ -172,7 +172,7 @@ class DelayedScaling:
 
     def quantize(self, state: DelayedState, x: Any) -> tuple[BlockArray, DelayedState]:
         """Numbers in FP8 with the scale that the state has, and the state that has noted their largest magnitude."""
-        made = quantize(x, self.format(state.direction), scale=state.scale)
+        made = quantize(x, self.format(state.direction), multiplier=state.scale)
         return made, self.record(state, _amax(as_fp32(x)))
 
     def record(self, state: DelayedState, amax: Any) -> DelayedState:

@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 from numsim.array import Array, array
 from numsim.blocks import BlockArray, BlockFormat, get_block_format
-from numsim.blocks.array import _as_fp32 as as_fp32
 from numsim.blocks.nvfp4 import NVFP4_TRAINING, Operand
+from numsim.blocks.tiles import as_fp32
 from numsim.errors import InputError, UnavailableError, check_choice, short
 from numsim.formats import BF16, E5M2, FP32
 from numsim.scaling.delayed import DelayedScaling, DelayedState

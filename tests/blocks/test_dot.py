@@ -163,7 +163,7 @@ def test_infinite_elements():
     assert matmul(with_codes(ones, (3, 0xFC)), b).values == -np.inf
     assert np.isnan(matmul(with_codes(ones, (3, 0x7C), (40, 0xFC)), b).values)
     assert np.isnan(matmul(with_codes(ones, (3, 0x7C)), with_codes(b, (3, 0))).values)
-    turned = quantize(np.ones((64, 1)), "fp8_tensor", scale=-1.0)  # elements of -1, and -1 to come back
+    turned = quantize(np.ones((64, 1)), "fp8_tensor", multiplier=-1.0)  # elements of -1, and -1 to come back
     assert matmul(with_codes(ones, (3, 0x7C)), turned).values == np.inf
 
 
@@ -316,8 +316,8 @@ def test_deepseeks_promotion_by_scalars():
 
 def test_promotion_with_scales_of_one_is_promote():
     one = np.float32(1.0)
-    a = quantize(data((3, 256), 29), "fp8_1x128", scale=one)
-    b = quantize(data((256, 4), 31), "fp8_1x128", scale=one, axis=0)
+    a = quantize(data((3, 256), 29), "fp8_1x128", multiplier=one)
+    b = quantize(data((256, 4), 31), "fp8_1x128", multiplier=one, axis=0)
     wanted = tensorcore.matmul(a.codes, b.codes, chip="h100", instruction="wgmma.m64n256k32.f32.e4m3.e4m3", promote=128)
     assert (matmul(a, b, chip="h100").codes == wanted).all()
 

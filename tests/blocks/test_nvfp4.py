@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from numsim import blocks, decode, encode, round_to
-from numsim.blocks import NVFP4_TRAINING, Operand, four_over_six, hadamard, matmul, nvfp4_alpha, quantize, torchao_nvfp4
+from numsim.blocks import NVFP4_TRAINING, Operand, four_over_six, hadamard, matmul, nvfp4_alpha, quantize
 from numsim.blocks.nvfp4 import _error
 from numsim.errors import FormatError, InputError
 
@@ -177,7 +177,7 @@ def test_torchao_by_torch():
     blocked = t.reshape(8, 4, 16)
     scale = torch.clamp(blocked.abs().amax(-1) / 6.0 / whole, min=2.0**-6, max=448.0).to(torch.float8_e4m3fn)
     scaled = blocked * ((1.0 / whole) / scale.float()).unsqueeze(-1)
-    y = torchao_nvfp4(x)
+    y = quantize(x, "nvfp4", rule="torchao-nvfp4")
     assert (y.scales.codes == scale.view(torch.uint8).numpy()).all() and y.tensor_scale == whole.item()
     wanted = [e2m1(v) for v in scaled.numpy().ravel()]
     assert y.elements.ravel().tolist() == wanted
@@ -187,12 +187,12 @@ def test_torchao_by_torch():
 def test_torchao_edges():
     x = np.ones(32)
     x[0] = np.nan
-    assert np.isnan(torchao_nvfp4(x).values).all()
-    assert np.isnan(torchao_nvfp4(np.zeros(16)).values).all()
+    assert np.isnan(quantize(x, "nvfp4", rule="torchao-nvfp4").values).all()
+    assert np.isnan(quantize(np.zeros(16), "nvfp4", rule="torchao-nvfp4").values).all()
     x[0] = np.inf
-    y = torchao_nvfp4(x)
+    y = quantize(x, "nvfp4", rule="torchao-nvfp4")
     assert np.isnan(y.scales.values[0]) and y.scales.values[1] == 2.0**-6 and (y.elements[16:] == 0).all()
-    assert torchao_nvfp4(np.ones((16, 2)), axis=0).scales.shape == (1, 2)
+    assert quantize(np.ones((16, 2)), "nvfp4", rule="torchao-nvfp4", axis=0).scales.shape == (1, 2)
 
 
 # --- stochastic rounding ----------------------------------------------------------------------------------------------
@@ -305,7 +305,6 @@ def test_alpha():
 def test_names_are_exported():
     for name in (
         "four_over_six",
-        "torchao_nvfp4",
         "nvfp4_alpha",
         "NVFP4_TRAINING",
         "Operand",

@@ -263,10 +263,10 @@ def test_input_stays_as_it_was():
         (np.array([None] * 32), "mxfp8", {}, "dtype object"),
         ("abc", "mxfp8", {}, "'abc' is no number"),
         (np.ma.ones(32, np.float32), "mxfp8", {}, "a masked array"),
-        (np.ones(32), "mxfp8", {"scale": 2.0}, "mxfp8 computes its own e8m0 scales"),
-        (np.ones(16), "nvfp4", {"scale": 2.0}, "nvfp4 computes its own ue4m3 scales"),
-        (np.ones((2, 4)), "fp8_tensor", {"scale": [1, 2]}, r"scale of shape \(2,\): \(\) or one number is needed"),
-        (np.ones((2, 4)), "torchao_rowwise", {"scale": [1, 2]}, r"scale of shape \(2,\): \(2, 1\) or one number"),
+        (np.ones(32), "mxfp8", {"multiplier": 2.0}, "mxfp8 computes its own e8m0 scales"),
+        (np.ones(16), "nvfp4", {"multiplier": 2.0}, "nvfp4 computes its own ue4m3 scales"),
+        (np.ones((2, 4)), "fp8_tensor", {"multiplier": [1, 2]}, r"multiplier of shape \(2,\): \(\) or one number is needed"),
+        (np.ones((2, 4)), "torchao_rowwise", {"multiplier": [1, 2]}, r"multiplier of shape \(2,\): \(2, 1\) or one number"),
         (np.ones(32), "mxfp8", {"rounding": "stochastic"}, "needs either seed= or random_bits="),
         (np.ones(32), "mxfp8", {"rounding": "nearest"}, "rounding='nearest'"),
         (np.ones(64), "nf4", {"rounding": "toward-zero"}, "nf4 rounds to the nearest of its 16 values"),
@@ -282,13 +282,13 @@ def test_bad_input(x, name, options, message):
 # --- scales that are given, rounding, events --------------------------------------------------------------------------
 def test_a_given_scale():
     x = np.array([[1.0, 2.0, 1000.0], [0.1, -0.0, -3.0]])
-    got = quantize(x, "fp8_tensor", scale=448.0)
+    got = quantize(x, "fp8_tensor", multiplier=448.0)
     np.testing.assert_array_equal(got.elements, [[448, 448, 448], [44, -0.0, -448]])
-    assert got.scales.values == np.float32(1) / np.float32(448) and got.how == "scale given, nearest-even"
-    rows = quantize(x, "torchao_rowwise", scale=[[1.0], [64.0]])
+    assert got.scales.values == np.float32(1) / np.float32(448) and got.how == "multiplier given, nearest-even"
+    rows = quantize(x, "torchao_rowwise", multiplier=[[1.0], [64.0]])
     np.testing.assert_array_equal(rows.elements, [[1, 2, 448], [6.5, -0.0, -192]])
     assert rows.scales.values.tolist() == [[1], [2.0**-6]]
-    columns = quantize(x.T, "torchao_rowwise", scale=[[1.0, 64.0]], axis=0)
+    columns = quantize(x.T, "torchao_rowwise", multiplier=[[1.0, 64.0]], axis=0)
     np.testing.assert_array_equal(columns.values, rows.values.T)
 
 
@@ -408,7 +408,7 @@ def test_nvfp4_of_one_infinity():
 def test_nvfp4_ties_of_e2m1():
     x = [6, 0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5, -0.25, -0.75, -1.25, -1.75, -2.5, -3.5, -5, 0]
     format = BlockFormat("fp4", numsim.E2M1, numsim.FP32, (16,), "current")
-    got = quantize(x, format, scale=1.0).elements
+    got = quantize(x, format, multiplier=1.0).elements
     assert got.tolist() == [6, 0, 1, 1, 2, 2, 4, 4, 0, -1, -1, -2, -2, -4, -4, 0]
 
 

@@ -76,7 +76,7 @@ def test_json_gives_exact_numbers(capsys: pytest.CaptureFixture[str]) -> None:
     assert [e["code"] for e in block["elements"]] == x.codes[:4].tolist()
     assert [Fraction(e["value"]) for e in block["elements"]] == [Fraction(v) for v in x.values[:4].tolist()]
     assert block["scale"]["code"] == int(x.scales.codes[0]) and Fraction(told["tensor_scale"]) == x.tensor_scale
-    assert told["zeros_that_fill"] == 12 and told["rounded_to_fp32"] == 1 and block["rules"] == []
+    assert told["zeros_that_fill"] == 12 and told["rounded_to_fp32"] == 1 and [r["rule"] for r in block["rules"]] == ["nvfp4", "torchao-nvfp4"]
 
 
 @pytest.mark.parametrize(("argv", "words"), [

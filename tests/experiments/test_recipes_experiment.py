@@ -115,7 +115,8 @@ def test_blocks_of_nvfp4_without_a_scale() -> None:
     # their multiplier is FP32's largest number; what saturates lies in blocks whose small scale was rounded down
     scaled = blocks[~without]
     wanted = np.abs(scaled).max(axis=1) * (448 / np.abs(x).max())
-    saturated = np.abs(scaled).T * (448 / np.abs(x).max()) / quantize(wanted, "fp8_tensor", scale=1.0).values * 6 > 7
+    scaled = np.abs(scaled).T * (448 / np.abs(x).max())
+    saturated = scaled / quantize(wanted, "fp8_tensor", multiplier=1.0).values * 6 > 7
     assert loss["saturated"] == pytest.approx(np.count_nonzero(saturated) / np.count_nonzero(x)) and saturated.any()
 
 

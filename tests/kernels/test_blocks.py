@@ -246,9 +246,9 @@ def test_elements_of_ones_own(element):
     format = BlockFormat("mine", element, FP32, (8,), "absmax")
     if element.max < 2**128:  # (else FP32 scales bring no number there)
         both(x, format)
-    both(x, replace(format, block=None), scale=np.float32(1))
+    both(x, replace(format, block=None), multiplier=np.float32(1))
     if isinstance(element, Format):
-        both(x, replace(format, block=None), scale=np.float32(1), rounding="stochastic", seed=1)
+        both(x, replace(format, block=None), multiplier=np.float32(1), rounding="stochastic", seed=1)
 
 
 def test_codebooks_take_the_shortest_way():
@@ -277,8 +277,8 @@ def test_arrays_as_they_come():
 def test_given_multipliers():
     x = numbers((4, 64), 8)
     for scale in (448.0, 0.0, np.inf, np.nan, 1e-44):
-        both(x, "fp8_tensor", scale=scale)
-    both(x, "torchao_rowwise", scale=np.float32([[1], [2], [3], [4]]))
+        both(x, "fp8_tensor", multiplier=scale)
+    both(x, "torchao_rowwise", multiplier=np.float32([[1], [2], [3], [4]]))
 
 
 def test_codes_of_ones_own_have_values():

@@ -169,7 +169,7 @@ def test_worked_example(algo, column):
         used, scale = row[column]
         assert state.scale == used
         made, state = recipe.quantize(state, [row[0], -row[0] / 2])  # the scale of before
-        assert np.array_equal(made.codes, quantize([row[0], -row[0] / 2], "fp8_tensor", scale=float(used)).codes)
+        assert np.array_equal(made.codes, quantize([row[0], -row[0] / 2], "fp8_tensor", multiplier=float(used)).codes)
         state = recipe.update(state)
         assert state.amax_history.tolist() == row[1] and state.scale == scale
     trace = replay_amaxes(recipe, [row[0] for row in TABLE])
@@ -438,7 +438,7 @@ def test_replay_is_the_state_machine(recipe, direction, series):
         assert (step in trace.happened("skipped")) == (recipe.fused and not amax > 0)
         seen = numsim.Events()
         made = F(min(amax, FLT_MAX)) if amax > 0 else F(0)
-        quantize([made], recipe.format(direction), scale=before.scale, events=seen)
+        quantize([made], recipe.format(direction), multiplier=before.scale, events=seen)
         with np.errstate(over="ignore"):
             infinite = amax == INF and before.scale > 0
             product_overflows = bool(np.isinf(made * F(before.scale)))
@@ -453,7 +453,7 @@ def test_tensors_and_their_clipped_share(direction, ties):
     trace = replay_amaxes(recipe, tensors=[x, x * F(2), [], [INF, 1.0]], direction=direction)
     largest = recipe.format(direction).element_max
     seen = numsim.Events()
-    quantize(x, recipe.format(direction), scale=1.0, events=seen)
+    quantize(x, recipe.format(direction), multiplier=1.0, events=seen)
     share = {"forward": 0.25, "backward": 0.5}[direction]  # the tie goes to 448, but away from 57344
     assert trace["share clipped"].tolist() == [share, 0.5, 0.0, 0.5] and seen.overflow / x.size == share
     top = float(np.nextafter(F(ties), F(INF)))

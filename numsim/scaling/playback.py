@@ -21,7 +21,7 @@ _EXAMPLE = "Example: numsim.scaling.replay(numsim.scaling.GradScaler(), 'ICICCC'
 
 
 def replay(scaler: Any, found_inf: Any, state: Any = None) -> Trace:
-    """What a scaler does, step by step: series ``scale`` and ``tracker`` **after** each step, with events.
+    """What a scaler does, step by step: series "scale used" (by this step), "scale" (after it), "tracker", and events.
 
     ``found_inf`` is a text of I (an overflow) and C (clean), or one number for each step (0 clean); for the log-max
     scaler the amax of each step's unscaled gradients. ``state`` to begin with, by default the initial one.
@@ -34,20 +34,21 @@ def replay(scaler: Any, found_inf: Any, state: Any = None) -> Trace:
     >>> from numsim.scaling import GradScaler
     >>> print(replay(GradScaler(init_scale=16.0, growth_interval=2), "ICCIC"))
     torch.amp.GradScaler: 5 steps
-      step  scale  tracker  event
-         1      8        0  overflow: search, 16 to 8
-         3     16        0  growth: 8 to 16
-         4      8        0  overflow: probe, 16 to 8
-         5      8        1
+      step  scale used  scale  tracker  event
+         1          16      8        0  overflow: search, 16 to 8
+         3           8     16        0  growth: 8 to 16
+         4          16      8        0  overflow: probe, 16 to 8
+         5           8      8        1
     """
     _check(scaler)
     numbers = _numbers(found_inf, isinstance(scaler, OpenSeq2SeqLogMaxScaler))
     if numbers.ndim != 1:
         raise InputError(f"found_inf of shape {numbers.shape}: one string of steps is needed. {_EXAMPLE}")
     state = scaler.initial() if state is None else state
-    states, events, stood = [], [], None
+    used, states, events, stood = [], [], [], None
     for step, found in enumerate(numbers.tolist(), 1):
         before, kind = state, overflow_kind(state.scale, stood)
+        used.append(before.scale)
         try:
             state = scaler.update(state, found)
         except ScalerError as error:
@@ -69,8 +70,10 @@ def replay(scaler: Any, found_inf: Any, state: Any = None) -> Trace:
             events.append(Event(step, "cap" if stays else "growth", words))
             if not stays:
                 stood = before.scale
-    scales = [s.scale for s in states]
-    series: dict[str, Any] = {"scale": array(scales, "fp32") if scaler.keeps == "fp32" else np.array(scales, float)}
+    scales = {"scale used": used, "scale": [s.scale for s in states]}
+    series: dict[str, Any] = {
+        name: array(x, "fp32") if scaler.keeps == "fp32" else np.array(x, float) for name, x in scales.items()
+    }
     if hasattr(state, "growth_tracker"):
         series["tracker"] = [float(s.growth_tracker) for s in states]
     return Trace(scaler.title, np.arange(1, len(states) + 1), series, tuple(events), _about(scaler))

@@ -46,8 +46,19 @@ def test_cap_floor_hysteresis_and_stop():
     assert len(trace) == 2 and trace["scale"].tolist() == [1.0, 1.0]
     assert trace.events[-1].kind == "stop" and "Exception: Current loss scale already" in trace.events[-1].text
     assert events(GradScaler(2.0**-149), "II")[1:] == [(2, "overflow", "fall"), (2, "floor", "0")]
-    assert events(GradScaler(math.inf), "I") == [(1, "overflow", "start"), (1, "floor", "inf")]
-    assert events(get_scaler("static"), "IC") == [(1, "overflow", "start"), (1, "hysteresis", "65536 stays")]
+    assert events(GradScaler(math.inf), "I") == [(1, "overflow", "search"), (1, "floor", "inf")]
+    assert events(get_scaler("static"), "IC") == [(1, "overflow", "search"), (1, "hysteresis", "65536 stays")]
+
+
+def test_the_scale_that_each_step_was_made_with():
+    for name in COUNTING:
+        trace = replay(get_scaler(name), "ICIC")
+        assert trace["scale used"].tolist() == [get_scaler(name).initial().scale, *trace["scale"][:-1]]
+        assert tuple(trace.series)[:2] == ("scale used", "scale")
+    assert replay(GradScaler(), "CI", State(4.0))["scale used"].tolist() == [4.0, 4.0]
+    trace = replay(get_scaler("deepspeed", init_scale=2.0, hysteresis=1), "IICC")
+    assert trace["scale used"].tolist() == [2.0, 1.0]  # of the step that stopped it, too
+    assert replay(GradScaler(), "I").series["scale used"].format.name == "fp32"
 
 
 def test_series_are_codes_where_the_original_keeps_fp32(tmp_path):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -26,16 +27,21 @@ from numsim.experiments.experiment import (
 from numsim.experiments.underflow import KINDS, Gradients
 from numsim.formats import FP32, FP64, Format
 from numsim.machines.question import ask
+from numsim.optimizers import Adam, train_digits
 from numsim.random import check_seed
 from numsim.rounding import encode
+from numsim.traces import Trace
 
 Floats = npt.NDArray[Any]
 CURES = ("stochastic", "Kahan", "FP32 master")
+_UPDATES = {"plain": "plain", "stochastic": "stochastic", "Kahan": "kahan", "FP32 master": "master"}
 _SWEEP = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2)  # sizes of update that the tables show
 _SIZES = tuple(float(f"{m}e{e}") for e in range(-8, -1) for m in (1, 1.5, 2, 3, 5, 7))  # for the curve on real weights
 _SCALES = 25  # loss scales 2^0 to 2^24
 _STEP = 2000  # of the recorded gradients and weights
 _WEIGHTS = 200  # recorded weights used of each layer
+_RATIOS = tuple(2.0 ** (k / 8) for k in range(-128, -15))  # of an update to its weight
+_BATCH, _EVERY = 32, 10  # of the network: images of a step, steps from one entry of a trace to the next
 _EXAMPLE = 'numsim.experiments.run("master-weights", updates=(1e-4, 1e-3))'
 
 
@@ -46,12 +52,15 @@ def run(
     updates: Sequence[float] = (1e-4, 1e-3),
     steps: int = 1000,
     runs: int = 100,
+    learning_rate: float = 3e-4,
+    training_steps: int = 150,
     seed: int = 1,
 ) -> Result:
-    """A weight of 1 that gets the same small update again and again; then real weights and real gradients.
+    """A weight of 1 that gets the same small update again and again; real weights and gradients; a small network.
 
-    Parameters: ``formats`` that the weight is stored in; ``updates``, added ``steps`` times each; ``runs`` of
-    stochastic rounding, whose ``seed`` is given.
+    Parameters: ``formats`` that weights are stored in; ``updates``, added ``steps`` times each; ``runs`` of
+    stochastic rounding, whose ``seed`` is given; ``learning_rate`` of Adam, and ``training_steps``, of a network that
+    learns the digits at this rate, a tenth and ten times it. Its gradients and Adam's states are FP32.
     """
     chosen = check_formats(
         "formats", formats, lambda f: f.fits(FP32) and f != FP32 and f.zero and f.signed and f.max > 2,
@@ -64,6 +73,8 @@ def run(
     runs = check_whole("runs", runs, 2, 1000, _EXAMPLE)
     if steps * runs > 10**7:
         raise InputError(f"steps={steps}, runs={runs}: steps * runs is at most 10^7. Example: {_EXAMPLE}")
+    rate = check_real("learning_rate", learning_rate, 1e-7, 0.1, _EXAMPLE)
+    training_steps = check_whole("training_steps", training_steps, _EVERY, 10_000, _EXAMPLE)
     seed = check_seed(seed)
 
     paths = {(f, u): _paths(session, f, u, steps, runs, seed) for u in updates for f in chosen}
@@ -71,6 +82,9 @@ def run(
     still = {f: s for f in [FP32, *chosen] if (s := _standing_still(session, f)) is not None}
     lost = {f: s for f in chosen if (s := _zero_gradients(session, f)) is not None}
     limits = {f: _limits(session, f) for f in [FP32, *chosen]}
+    ratios = {f: r for f in chosen if (r := _by_ratio(session, f)) is not None}
+    rates = (float(f"{rate / 10:.6g}"), rate, float(f"{rate * 10:.6g}"))
+    trained = _trained([f for f in chosen if f in ratios], chosen[0], rates, training_steps, seed)
     tables = (
         Table(
             f"A weight of 1 after {steps} updates (stochastic: mean of {runs} runs)",
@@ -96,15 +110,38 @@ def run(
             ("update", *(f.title for f in still)),
             tuple((u, *(percent(s[_SIZES.index(u)]) for s in still.values())) for u in _SWEEP),
         ),
+        Table(
+            "Share of updates lost, by their ratio to the weight",
+            ("ratio", *(f.title for f in ratios)),
+            tuple((f"2^{k}", *(percent(r[_RATIOS.index(2.0**k)]) for r in ratios.values())) for k in range(-13, -6)),
+        ),
+        Table(
+            f"A network on the digits, {training_steps} steps of Adam: loss, accuracy, lost updates",
+            ("weights", "lr", "loss", "accuracy", "lost", "of their size"),
+            tuple(
+                (
+                    way,
+                    r,
+                    cell(t["loss"][-1], 4),
+                    percent(t["accuracy"][-1]),
+                    percent(_mean(t, "lost")),
+                    percent(_mean(t, "lost size")),
+                )
+                for (way, r), t in trained.items()
+            ),
+        ),
     )
     return Result(
         experiment="master-weights",
         parameters={
-            "formats": [f.name for f in chosen], "updates": updates, "steps": steps, "runs": runs, "seed": seed,
+            "formats": [f.name for f in chosen], "updates": updates, "steps": steps, "runs": runs,
+            "learning_rate": rate, "training_steps": training_steps, "seed": seed,
         },
         answer=_answer(chosen, paths, max(updates)),
         tables=tuple(t for t in tables if t.rows and len(t.columns) > 2),
-        findings=tuple(_findings(chosen, paths, still, lost, limits, steps)),
+        findings=tuple(
+            _findings(chosen, paths, still, lost, limits, ratios, steps) + _of_training(ratios, trained, rates)
+        ),
         series={
             "updates": updates,
             "steps": steps,
@@ -114,7 +151,11 @@ def run(
             "scales": list(range(_SCALES)),
             "zero_gradients": {f.title: s for f, s in lost.items()},
             "limits": {f.title: list(pair) for f, pair in limits.items()},
+            "ratios": list(_RATIOS),
+            "lost_by_ratio": {f.title: r for f, r in ratios.items()},
+            "rates": list(rates),
         },
+        traces={f"{way}, lr {r:g}": t for (way, r), t in trained.items()},
     )  # fmt: skip
 
 
@@ -181,11 +222,46 @@ def _standing_still(session: Session, format: Format) -> list[float] | None:
     return (np.where(after == before, weight, 0.0).sum(axis=1) / weight.sum()).tolist()  # type: ignore[no-any-return]
 
 
+def _by_ratio(session: Session, format: Format) -> list[float] | None:
+    """Share of the updates u = r * w, up and down, that leave w as it is, for each r; w are the numbers from 1 to 2."""
+    if format.precision > 14:  # its limits lie below all ratios
+        return None
+    weights = 1 + np.arange(n := 2 ** min(format.fraction_bits, 10)) / n
+    before, update = (encode(x, format) for x in (weights, weights * np.array(_RATIOS)[:, None]))
+    same = []
+    for operation in ("add", "sub"):
+        after = session.ask(ask(operation, [format, format], format, [np.broadcast_to(before, update.shape), update]))
+        if after is None:
+            return None
+        same.append((after == before).mean(axis=1))
+    return ((same[0] + same[1]) / 2).tolist()  # type: ignore[no-any-return]
+
+
 def _zero_gradients(session: Session, format: Format) -> list[float] | None:
     """Share of the non-zero activation gradients that become zero, for each loss scale."""
     gradients = Gradients(tuple(load_gradients().select(KINDS[0], _STEP)), 400)
     shares = gradients.shares(session, format, range(_SCALES))
     return None if shares is None else gradients.pool(shares[:, 0], KINDS[0], _STEP).tolist()
+
+
+# --- what is computed: no machine has optimizers ---------------------------------------------------------------------
+def _trained(
+    formats: Sequence[Format], cured: Format, rates: Sequence[float], steps: int, seed: int
+) -> dict[tuple[str, float], Trace]:
+    """A training in FP32 and in each format at each rate; with the cures of one format at the middle one."""
+    ways = {f.title: (f, "plain") for f in ([FP32, *formats] if formats else [])}
+    cures = {f"{cured.title}, {c}": (cured, c) for c in CURES if cured in formats}
+    return {
+        (name, rate): _train(format, _UPDATES[way], rate, steps, seed)
+        for rate in rates
+        for name, (format, way) in (ways | cures if rate == rates[1] else ways).items()
+    }
+
+
+@lru_cache(maxsize=64)
+def _train(format: Format, update: str, rate: float, steps: int, seed: int) -> Trace:
+    adam = Adam(rate, format=format, update=update, states=FP32, gradients=FP32)
+    return train_digits(adam, steps=steps, batch=_BATCH, seed=seed, every=_EVERY)
 
 
 # --- words -----------------------------------------------------------------------------------------------------------
@@ -215,6 +291,7 @@ def _findings(
     still: dict[Format, list[float]],
     lost: dict[Format, list[float]],
     limits: dict[Format, tuple[int | None, int | None]],
+    ratios: Mapping[Format, list[float]],
     steps: int,
 ) -> list[str]:
     found = []
@@ -224,14 +301,18 @@ def _findings(
             due = cell(1 + steps * u)
             found.append(f"After {steps} updates of {u:g} a weight of 1 should be {due}: {listed(plain)}.")
     least = min(u for _, u in paths)
-    for f in formats:
+    for f in formats[:1]:
         cures = [f"{c} {cell(path[c][-1], 8)}" for path in [paths[f, least]] for c in CURES if c in path]
         if cures:
             found.append(f"The cures in {f.title}, updates of {least:g}: {listed(cures)}.")
-    updates = [f"{f.title} loses those up to 2^{limits[f][1]}" for f in formats if limits[f][1] is not None]
-    zeros = [f"{f.title} takes those up to 2^{limits[f][0]} for zero" for f in formats if limits[f][0] is not None]
-    if updates and zeros:
-        found.append(f"Updates of a weight of 1: {listed(updates)}. Gradients: {listed(zeros)}.")
+    if ratios:
+        r, said = np.array(_RATIOS), []
+        for f, lost_by in ratios.items():
+            whole, some = (np.log2(r[here].max()) for here in (np.equal(lost_by, 1), np.greater(lost_by, 0)))
+            said.append(f"in {f.title} all up to 2^{cell(whole)} of the weight, some up to 2^{cell(some)}")
+        zeros = [f"{f.title} up to 2^{limits[f][0]}" for f in formats if limits[f][0] is not None]
+        gradients = f" Gradients become zero: {listed(zeros)}." if zeros else ""
+        found.append(f"Updates are lost: {'; '.join(said)}.{gradients}")
     unmoved = [f"{percent(still[f][_SIZES.index(1e-4)])} in {f.title}" for f in formats if f in still]
     gone = [f"{percent(lost[f][0])} in {f.title}" for f in formats if f in lost]
     if unmoved and gone:
@@ -239,6 +320,27 @@ def _findings(
             f"Step {_STEP} of a real training run: of the weights an update of 0.0001 does not move {listed(unmoved)}; "
             f"of the non-zero activation gradients a cast makes {listed(gone)} zero."
         )
+    return found
+
+
+def _mean(trace: Trace, name: str) -> float:
+    return float(trace[name].mean())
+
+
+def _of_training(
+    ratios: Mapping[Format, list[float]], trained: Mapping[tuple[str, float], Trace], rates: Sequence[float]
+) -> list[str]:
+    found = []
+    for low, rate in enumerate(rates):
+        parts = [
+            f"{way} {cell(t['loss'][-1], 3)}"
+            + (f", losing {percent(_mean(t, 'lost'))} of the updates, {percent(_mean(t, 'lost size'))} of their size"
+               if way in [f.title for f in ratios] else "")
+            for (way, r), t in trained.items() if r == rate
+        ]  # fmt: skip
+        if parts:
+            opening = "A network on the digits learns" if low == 0 else "It learns"
+            found.append(f"{opening} at a rate of {rate:g}, to a loss of: {'; '.join(parts)}.")
     return found
 
 
@@ -267,7 +369,8 @@ EXPERIMENT = Experiment(
         "every single time. "
         "A master copy in FP32 collects what the 16-bit copy cannot show yet; Kahan compensation keeps the lost part "
         "in a second 16-bit number; stochastic rounding moves the weight seldom but by a whole step, right on average. "
-        "At small enough updates FP16 stands still just as well (here at 0.0001), and at large ones neither does."
+        "At small enough updates FP16 stands still just as well, and at large ones neither does: that BF16 fails and "
+        "FP16 does not is true between, for learning rates within about a factor of ten, and there it decides."
     ),
     sources=(
         "P. Micikevicius et al., Mixed Precision Training, ICLR 2018, section 3.1 (FP32 master copy of weights)",
@@ -275,9 +378,12 @@ EXPERIMENT = Experiment(
         "S. Gupta et al., Deep Learning with Limited Numerical Precision, ICML 2015 (stochastic rounding)",
         "data: numsim/data/README.md (E. Alpaydin, C. Kaynak, UCI digits, doi.org/10.24432/C50P49, CC BY 4.0)",
     ),
-    defaults={"formats": ("bf16", "fp16"), "updates": (1e-4, 1e-3), "steps": 1000, "runs": 100, "seed": 1},
+    defaults={
+        "formats": ("bf16", "fp16"), "updates": (1e-4, 1e-3), "steps": 1000, "runs": 100,
+        "learning_rate": 3e-4, "training_steps": 150, "seed": 1,
+    },
     run=run,
     draw=_draw,
     against=("numpy", "ml_dtypes", "torch-cpu"),
-    full={"runs": 1000},
-)
+    full={"runs": 1000, "training_steps": 1000},
+)  # fmt: skip

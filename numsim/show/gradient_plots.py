@@ -30,6 +30,7 @@ from numsim.show.style import (
     ticks,
     type_size,
 )
+from numsim.show.update_plots import lost_updates
 
 Drawn = list[tuple[str, Picture, str]]
 
@@ -199,11 +200,11 @@ def _loss_scales(result: Result, style: str) -> tuple[str, Picture, str]:
 
 # --- master weights --------------------------------------------------------------------------------------------------
 def master_weights(result: Result, style: str = "page") -> Drawn:
-    """Weights that get small updates; what is lost of real gradients and of updates to real weights."""
+    """Weights that get small updates; what is lost of real gradients and weights, by ratio, and in a training."""
     with settings(check_style(style)):
         drawn = [_weights(result, style)] if any(any(p) for p in result.series["paths"].values()) else []
         both = result.series["zero_gradients"] and result.series["standing_still"]
-        return drawn + ([_gradients_and_updates(result, style)] if both else [])
+        return [*drawn, *([_gradients_and_updates(result, style)] if both else []), *lost_updates(result, style)]
 
 
 def _weights(result: Result, style: str) -> tuple[str, Picture, str]:

@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 
 from numsim.experiments.clipping import power as power_of
-from numsim.experiments.experiment import Result, cell, listed
+from numsim.experiments.experiment import Result, cell, listed, percent
 from numsim.show.style import (
     BLACK,
     BLUE,
     GREY,
     ORANGE,
     PALE,
+    PURPLE,
     SUPERSCRIPT,
     VERMILLION,
     Look,
@@ -31,6 +32,78 @@ from numsim.show.style import (
 )
 
 Drawn = list[tuple[str, Picture, str]]
+
+
+# --- master-weights --------------------------------------------------------------------------------------------------
+def lost_updates(result: Result, style: str = "page") -> Drawn:
+    """Updates that are lost, by their ratio to the weight; a network that learns in each format at three rates."""
+    drawn = [_by_ratio(result, style)] if result.series["lost_by_ratio"] else []
+    return drawn + ([_digits(result, style)] if result.traces else [])
+
+
+def _by_ratio(result: Result, style: str) -> tuple[str, Picture, str]:
+    ratios, curves = np.array(result.series["ratios"]), result.series["lost_by_ratio"]
+    names = tuple(curves)
+    figure = new_picture(style, 0.5)
+    axes = figure.subplots()
+    said, places = [], {-16, -14, -4, -2}
+    for name, shares in curves.items():
+        shape, y = look(name, names), 100 * np.array(shares)
+        axes.plot(ratios, y, color=shape.color, linestyle=shape.linestyle)
+        axes.plot(ratios[::4], y[::4], color=shape.color, marker=shape.marker, linestyle="none", label=name, zorder=4)
+        whole, some = (math.log2(ratios[here].max()) for here in (y == 100, y > 0))
+        places |= {round(whole), round(some)}
+        said.append(f"{name} loses all up to {power(round(whole))} of the weight, and none above {power(round(some))}")
+    axes.set_xscale("log", base=2)
+    ticks(axes.xaxis, [2.0**p for p in sorted(places)], [power(p) for p in sorted(places)])
+    axes.set_xlim(ratios[0], ratios[-1])
+    axes.set_ylim(-3, 103)
+    ticks(axes.yaxis, [0, 50, 100], ["0 %", "50 %", "100 %"])
+    axes.set_xlabel("update, as a part of the weight")
+    axes.set_ylabel("updates lost")
+    axes.legend(loc="upper right", frameon=False, handlelength=3)
+    finding = f"Updates: {'; '.join(said)}"
+    below = "All weights of one power of two (at most 1024), each with an update upwards and one downwards."
+    headline(figure, finding, below)
+    return "lost-updates", figure, f"{finding}. Line chart of the share of updates that are lost, by their ratio."
+
+
+def _digits(result: Result, style: str) -> tuple[str, Picture, str]:
+    size, rates = type_size(style), result.series["rates"]
+    formats = tuple(result.series["lost_by_ratio"])
+    figure = new_picture(style, 0.56)
+    panels = figure.subplots(1, len(rates), sharey=True)
+    cures = {"stochastic": (ORANGE, "-."), "Kahan": (PURPLE, ":")}
+    said: dict[float, list[str]] = {}
+    for axes, rate in zip(panels, rates, strict=True):
+        lost, names = [], ("FP32", *formats)
+        for i, name in enumerate(sorted(names, key=lambda n: (n != "FP32", n))):  # the later one is thinner
+            trace, shape = result.traces[f"{name}, lr {rate:g}"], look(name, names)
+            axes.plot(trace.steps, trace["loss"], color=shape.color, linestyle=shape.linestyle,
+                      linewidth=size * (0.36 - 0.08 * min(i, 2)), label=name)  # fmt: skip
+            axes.plot(trace.steps[-1:], trace["loss"][-1:], color=shape.color, marker=shape.marker, clip_on=False,
+                      markersize=size * (0.8 - 0.15 * min(i, 2)), zorder=5 + i)  # fmt: skip
+            if name in formats:
+                lost.append(f"{name} {percent(float(trace['lost size'].mean()))}")
+        for cure, (color, line) in cures.items():
+            for key in [k for k in result.traces if k.endswith(f"{cure}, lr {rate:g}")]:
+                trace = result.traces[key]
+                axes.plot(trace.steps, trace["loss"], color=color, linestyle=line, label=key.partition(", lr")[0])
+        said[rate] = lost
+        axes.set_title(f"learning rate {rate:g}\nlost: {', '.join(lost)}", fontweight="normal", fontsize=size * 0.9)
+        axes.set_xlabel("step")
+    panels[0].set_ylabel("loss")
+    panels[0].set_ylim(bottom=0)
+    handles = {label: line for axes in panels for line, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    panels[0].legend(handles.values(), handles, loc="lower left", frameon=False, handlelength=3)
+    finding = f"Updates that a network on the digits loses at a learning rate of {rates[1]:g}: {listed(said[rates[1]])}"
+    below = (
+        f"Adam, {result.parameters['training_steps']} steps; only the weights are stored in the format. Lost: "
+        "the share of the sum of all magnitudes. Steps of stochastic rounding are right on average."
+    )
+    headline(figure, finding, below)
+    rest = "; ".join(f"at {r:g}: {listed(x)}" for r, x in said.items() if r != rates[1])
+    return "digits-in-16-bits", figure, f"{finding}; {rest}. Line charts of the loss over the steps, for each format."
 
 
 # --- accumulation ----------------------------------------------------------------------------------------------------

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from numsim.data import load_gradients
+from numsim.errors import InputError
+from numsim.optimizers import Adam, train_digits
 from tests.experiments.runs import lecture, run, table
 
 
@@ -88,6 +90,57 @@ def test_one_picture_for_the_whole_course() -> None:
     assert series["zero_gradients"]["FP16"][0] == pytest.approx(
         lecture("underflow")[1].series["zero_at_scale_1"]["fp16"]["activation-gradient"]["2000"], rel=1e-9
     )
+
+
+@pytest.mark.parametrize("name", ["BF16", "FP16"])
+def test_lost_by_ratio(name: str) -> None:
+    """1 + 2^-8 is 1 in BF16 and 1 - 2^-9 too; 2^-11 and 2^-12 in FP16. By other libraries' sums."""
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    dtype, bits = {"BF16": (ml_dtypes.bfloat16, 7), "FP16": (np.float16, 10)}[name]
+    series = lecture("master-weights")[1].series
+    w = (1 + np.arange(2**bits) / 2**bits).astype(dtype)
+    for exponent in range(-14, -5):
+        u = (w.astype(np.float64) * 2.0**exponent).astype(dtype)
+        share = (float(np.mean(w + u == w)) + float(np.mean(w - u == w))) / 2
+        assert series["lost_by_ratio"][name][series["ratios"].index(2.0**exponent)] == share
+        assert (share == 1) == (exponent <= -bits - 2) and (share > 0) == (exponent <= -bits - 1)
+    assert f"in {name} all up to 2^{-bits - 2} of the weight, some up to 2^{-bits - 1}" in " ".join(
+        lecture("master-weights")[1].findings
+    )
+
+
+def test_network_on_the_digits() -> None:
+    """At the middle rate BF16 loses most of its updates and learns less; FP16 and the cures do as FP32 does."""
+    traces = lecture("master-weights")[1].traces
+    loss = {name: trace["loss"][-1] for name, trace in traces.items()}
+    size = {name: trace["lost size"].mean() for name, trace in traces.items()}
+    middle, base = "lr 0.0003", loss["FP32, lr 0.0003"]
+    assert size[f"BF16, {middle}"] > 0.7 and loss[f"BF16, {middle}"] > base + 0.2
+    for way in ("FP16", "BF16, stochastic", "BF16, Kahan", "BF16, FP32 master"):
+        assert abs(loss[f"{way}, {middle}"] - base) < 0.02
+    assert size[f"FP16, {middle}"] < 0.1 and size[f"BF16, Kahan, {middle}"] < 0.001
+    # a tenth of the rate: FP16 fails too; ten times: neither does
+    assert size["FP16, lr 3e-05"] > 0.7 and loss["FP16, lr 3e-05"] > loss["FP32, lr 3e-05"] + 0.04
+    assert size["BF16, lr 0.003"] < 0.2 and abs(loss["BF16, lr 0.003"] - loss["FP32, lr 0.003"]) < 0.02
+
+
+def test_trained_as_the_optimizers_train() -> None:
+    result = run("master-weights", formats=["fp16"], runs=2, steps=10, training_steps=20, seed=3)
+    adam = Adam(3e-4, format="fp16", states="fp32", gradients="fp32")
+    trace = result.traces["FP16, lr 0.0003"]
+    assert trace.digest == train_digits(adam, steps=20, batch=32, every=10, seed=3).digest
+    assert set(result.traces) == {
+        *(f"{way}, lr {rate}" for way in ("FP32", "FP16") for rate in ("3e-05", "0.0003", "0.003")),
+        *(f"FP16, {cure}, lr 0.0003" for cure in ("stochastic", "Kahan", "FP32 master")),
+    }
+    (lost,) = [row for row in table(result, "network").rows if row[:2] == ("FP16", 0.0003)]
+    assert lost[2] == float(f"{trace['loss'][-1]:.4g}")
+
+
+@pytest.mark.parametrize("bad", [{"learning_rate": 0.0}, {"learning_rate": "1"}, {"training_steps": 5}])
+def test_refused(bad: dict[str, object]) -> None:
+    with pytest.raises(InputError, match=rf"{next(iter(bad))}=.*Example: "):
+        run("master-weights", **bad)
 
 
 def test_machines_that_have_one_format_say_so() -> None:

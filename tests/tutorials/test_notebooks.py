@@ -66,7 +66,7 @@ KEY_NUMBERS = {
         "a-lost": ["It is 0.7.", "S = 2^0   44.362%"],
         "a-limit": ["It is (22, 16, 16, 18)."],
         "a-string": ["It is 1.0.", "10 C     2  0\n"],
-        "c-string": ["growth: 1 to 2", "12      1        0  overflow: probe, 2 to 1"],
+        "c-string": ["growth: 1 to 2", "overflow: probe, 2 to 1"],
         "c-real": ["500 steps, 96 overflows: the same."],
         "a-blind": ["It is 49.", "at most 131072.0 and at least 65536.0"],
         "c-zero": ["torch     S = 1.70141e+38", "apex      S = 1.67772e+07", "keras     S = inf"],
@@ -103,7 +103,7 @@ KEY_NUMBERS = {
 PICTURES = {
     FLOATS.name: ["p-spacing", "p-subnormal", "p-ones", "p-updates", "p-gradients"],
     CORES.name: ["p-lost", "p-normal", "p-chips", "p-groups", "p-fp8"],
-    SCALERS.name: ["p-drag", "p-limit", "p-blind", "p-systems"],
+    SCALERS.name: ["p-drag", "p-limit", "p-blind", "p-training", "p-systems"],
     BLOCKS.name: ["p-scale", "p-delayed", "p-mx", "p-nf4"],
 }
 RIGHT: dict[Path, dict[str, Any]] = {

@@ -430,7 +430,11 @@ def test_run_swamping_is_light_and_quick(tmp_path):
 def test_the_registry(monkeypatch):
     monkeypatch.undo()
     cores = ("accumulator", "kept-bits", "chips", "blocks", "tf32", "invariance")
-    assert list_experiments() == ("swamping", "underflow", "master-weights", "casts", *cores)
+    blocks = ("mx-scale", "nf4")
+    updates = ("accumulation", "adam", "clipping")
+    scaling = ("loss-scaling", "scale-window", "blind-scaler", "collapse", "delayed-scaling", "recipes")
+    first = ("swamping", "underflow", "master-weights", "casts")
+    assert list_experiments() == (*first, *cores, *blocks, *updates, *scaling)
     for name in list_experiments():
         e = get_experiment(name)
         assert e.name == name and e.choices[0] == e.wrong_guess

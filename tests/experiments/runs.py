@@ -10,7 +10,9 @@ from numsim.experiments.experiment import Result, Session, Table
 from numsim.machines import get_machine
 
 NAMES = list_experiments()
-FORMATS = ("swamping", "underflow", "master-weights", "casts")  # about formats; the others, about tensor cores
+FORMATS = (  # whose casts ml_dtypes answers; the others are about tensor cores, or ask in FP32 and FP16
+    "swamping", "underflow", "master-weights", "casts", "mx-scale", "nf4", "scale-window", "delayed-scaling", "recipes",
+)  # fmt: skip
 
 
 @cache

@@ -20,7 +20,7 @@ style = pytest.importorskip("numsim.show.style")
 STEMS = {
     "swamping": ["swamping", "swamping-cures"],
     "underflow": ["underflow", "underflow-loss-scale"],
-    "master-weights": ["master-weights", "gradients-and-updates"],
+    "master-weights": ["master-weights", "gradients-and-updates", "lost-updates", "digits-in-16-bits"],
     "casts": ["casts-number-line", "casts-map"],
     "accumulator": ["accumulator", "accumulator-drift"],
     "kept-bits": ["kept-bits"],
@@ -28,6 +28,17 @@ STEMS = {
     "blocks": ["blocks", "blocks-not-monotonic"],
     "tf32": ["tf32", "tf32-split"],
     "invariance": ["invariance"],
+    "mx-scale": ["mx-scale", "mx-scale-errors"],
+    "nf4": ["nf4", "nf4-bits"],
+    "accumulation": ["accumulation", "accumulation-forgotten-division"],
+    "adam": ["adam-second-moment", "adam-weight-decay"],
+    "clipping": ["clipping"],
+    "loss-scaling": ["loss-scaling", "loss-scaling-trace", "loss-scaling-systems"],
+    "scale-window": ["scale-window"],
+    "blind-scaler": ["blind-scaler", "blind-scaler-zeros"],
+    "collapse": ["collapse"],
+    "delayed-scaling": ["delayed-scaling", "delayed-scaling-lengths"],
+    "recipes": ["recipes"],
 }
 
 

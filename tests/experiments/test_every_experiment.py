@@ -138,7 +138,7 @@ class Unasked(Mute):
         ("tf32", {"seed": 2**64}),
         ("invariance", {"k": 300}),
         ("mx-scale", {"amax": float("inf")}),
-        ("mx-scale", {"block_formats": ["mxfp5"]}),
+        ("mx-scale", {"block_formats": ["nf4"]}),
         ("mx-scale", {"blocks": 0}),
         ("nf4", {"block": 0}),
         ("accumulation", {"count": 1}),

@@ -67,6 +67,9 @@ def run(
         "formats", formats, lambda f: f.fits(FP32) and f.signed and f.zero and f.max > 2,
         "signed formats with a zero that FP32 holds are needed", "formats=['bf16', 'fp32']",
     )  # fmt: skip
+    terms = {f: float(decode(encode(gradient, f), f)) for f in chosen}
+    if zeros := [f.name for f, x in terms.items() if x == 0]:
+        raise InputError(f"gradient={gradient:g} is 0 in {listed(zeros)}: a larger one is needed. Example: {_EXAMPLE}")
     divisor = check_whole("divisor", divisor, 2, 1024, _EXAMPLE)
     if not isinstance(tokens, (list, tuple)) or not 2 <= len(tokens) <= 16:
         raise InputError(f"tokens={short(tokens)}: 2 to 16 numbers are needed. Example: {_EXAMPLE}")
@@ -75,7 +78,6 @@ def run(
 
     paths = {f: p for f in chosen if (p := _running(session, f, gradient, count)) is not None}
     sums = {f: _sums(session, f, gradient, count, seed) for f in chosen}
-    terms = {f: float(decode(encode(gradient, f), f)) for f in chosen}
     kept = {f: k for f in chosen if (k := _divided(session, f)) is not None}
     # what the machine has added up is what the optimizers of numsim step with
     forgotten = _forgotten(divisor) if paths else {}

@@ -250,8 +250,11 @@ def _findings(
         said = [f"{cell(v[steps], 4)} ({order})" for order, v in ends.items()]
         found.append(f"v should be {due} after {steps} gradients of {gradient:g}: in {f.title} it is {listed(said)}.")
     for f, ends in asked.items():
+        tops = [v[steps] for v in ends.values()]
         stuck = [order for order, v in ends.items() if v[-1] == v[steps] > 0]
-        if stuck:
+        if not np.isfinite(tops).all() or not any(tops):
+            found.append(f"In {f.title} {'v is 0 at every step' if not any(tops) else 'v overflows'}.")
+        elif stuck:
             v = ends[stuck[0]][steps]
             above = float(ulp(encode(v, f), f))
             below = above / 2 if np.frexp(v)[0] == 0.5 else above

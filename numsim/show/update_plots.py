@@ -90,7 +90,9 @@ def _digits(result: Result, style: str) -> tuple[str, Picture, str]:
                 trace = result.traces[key]
                 axes.plot(trace.steps, trace["loss"], color=color, linestyle=line, label=key.partition(", lr")[0])
         said[rate] = lost
-        axes.set_title(f"learning rate {rate:g}\nlost: {', '.join(lost)}", fontweight="normal", fontsize=size * 0.9)
+        text = f"lost: {', '.join(lost)}"
+        text = text if len(text) <= 30 else text.replace(", ", ",\n")
+        axes.set_title(f"learning rate {rate:g}\n{text}", fontweight="normal", fontsize=size * 0.9)
         axes.set_xlabel("step")
     panels[0].set_ylabel("loss")
     panels[0].set_ylim(bottom=0)
@@ -252,10 +254,13 @@ def adam(result: Result, style: str = "page") -> Drawn:
 def _second_moment(result: Result, style: str) -> tuple[str, Picture, str]:
     series, size = result.series, type_size(style)
     steps, beta2, due = series["steps"], series["beta2"], series["gradient"] ** 2
-    figure = new_picture(style, 0.56)
-    panels = figure.subplots(1, len(result.traces), sharey=True, squeeze=False)[0]
+    rows = math.ceil(len(result.traces) / 2)
+    figure = new_picture(style, 0.56 if rows == 1 else 0.2 + 0.36 * rows)
+    panels = figure.subplots(rows, min(len(result.traces), 2), sharey=True, squeeze=False).ravel()
     said = []
-    for axes, (name, trace) in zip(panels, result.traces.items(), strict=True):
+    for axes in panels[len(result.traces) :]:
+        axes.set_visible(False)
+    for axes, (name, trace) in zip(panels, result.traces.items(), strict=False):
         x = trace.steps
         up = 1 - beta2 ** np.minimum(x, steps).astype(float)
         exact = due * up * beta2 ** np.maximum(x - steps, 0).astype(float)
@@ -284,8 +289,8 @@ def _second_moment(result: Result, style: str) -> tuple[str, Picture, str]:
     top = cell((1 - beta2**steps) * due, 3)
     finding = f"Adam's v should reach {top} and come down: {'; '.join(said)}"
     below = (
-        f"beta2 {beta2:g}. single-tensor: each result is rounded; foreach: the constant too; fused: only "
-        "the stored v is."
+        f"beta2 {beta2:g}, grey: gradients of 0. single-tensor rounds each result, foreach the constant too, fused only "
+        "what is stored."
     )
     headline(figure, finding, below)
     return "adam-second-moment", figure, f"{finding}. Line charts of v over the steps, in each order of roundings."

@@ -99,6 +99,11 @@ def test_refused(bad: dict[str, object]) -> None:
         run("accumulation", **bad)
 
 
+def test_a_gradient_that_is_zero_in_the_format() -> None:
+    with pytest.raises(InputError, match=r"gradient=0.0001 is 0 in e2m3.*Example: "):
+        run("accumulation", gradient=1e-4, formats=["e2m3"])
+
+
 def test_bad_seed() -> None:
     with pytest.raises(InputError, match="seed"):
         run("accumulation", seed=-1)

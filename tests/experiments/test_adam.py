@@ -90,6 +90,8 @@ def test_other_parameters_other_sentences() -> None:
     large = run("adam", beta2=0.9999, steps=5000)
     assert "In FP16 v never decays" in " ".join(large.findings)
     assert run("adam", formats=["fp16"]).answer == "0.7324"
+    assert "In FP16 v overflows." in run("adam", formats=["fp16"], gradient=1e6, steps=20).findings
+    assert "In FP16 v is 0 at every step." in run("adam", formats=["fp16"], gradient=1e-4, steps=20).findings
 
 
 def test_only_what_was_answered() -> None:

@@ -10,6 +10,8 @@ from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
 
+from numsim.errors import UnavailableError
+
 _LEAST_NORMAL = sys.float_info.min
 _LEAST = 5e-324  # names, not literals: the compiler would multiply literals itself
 _ONE, _QUARTER, _THREE_QUARTERS = 1.0, 2.0**-54, 1.5 * 2.0**-53  # the latter as shares of the spacing above 1
@@ -31,6 +33,25 @@ def rounds_to_nearest() -> bool:
     True
     """
     return _ONE + _QUARTER == 1.0 and _ONE + _THREE_QUARTERS > 1.0 and -_ONE - _THREE_QUARTERS < -1.0
+
+
+def is_ieee() -> bool:
+    """Whether this thread's CPU computes as IEEE 754 says by default: subnormals kept, rounding to nearest.
+
+    >>> is_ieee()
+    True
+    """
+    return rounds_to_nearest() and not flushes_subnormals()
+
+
+def check_ieee() -> None:
+    """Raise ``UnavailableError`` unless ``is_ieee()``: for what leans on the CPU's own FP32 or FP64 arithmetic."""
+    if not is_ieee():
+        raise UnavailableError(
+            "a library has switched this thread's CPU to flush-to-zero, or to another rounding: FP32 and FP64 results "
+            "would not be IEEE 754's. Switch that off, or run numsim in a fresh process. "
+            "Example: torch.set_flush_denormal(False)"
+        )
 
 
 def version(package: str) -> str | None:

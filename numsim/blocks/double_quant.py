@@ -18,6 +18,7 @@ from numsim.blocks.codebooks import Codebook
 from numsim.blocks.rules import F, Floats
 from numsim.errors import InputError
 from numsim.formats import FP32
+from numsim.host import check_ieee
 from numsim.rounding import encode
 
 BLOCK = 256  # scales that share a scale
@@ -134,6 +135,7 @@ def double_quantize(x: BlockArray) -> DoubleQuantized:
     if x.format.scale != FP32 or x.scales.size == 0:
         raise InputError(f"{x!r}: FP32 block scales are needed. Example: numsim.blocks.double_quantize("
                          'numsim.blocks.quantize(weights, "nf4"))')  # fmt: skip
+    check_ieee()
     book, absmax = dynamic_map(), np.asarray(x.scales.values, np.float32).reshape(-1)
     with np.errstate(all="ignore"):
         offset = F(math.fsum(absmax.tolist()) / absmax.size)

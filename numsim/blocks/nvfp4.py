@@ -19,6 +19,7 @@ from numsim.blocks.tiles import Tiles, as_fp32
 from numsim.codes import decode
 from numsim.errors import InputError, check_choice, short
 from numsim.formats import E2M1, UE4M3
+from numsim.host import check_ieee
 from numsim.rounding import Rounding, encode
 
 
@@ -157,6 +158,7 @@ def nvfp4_alpha(amax_a: Any, amax_b: Any, *, scale_max: tuple[int, int] = (448, 
     >>> nvfp4_alpha(2688.0, 2688.0), nvfp4_alpha(1.0, 3.0) == float(np.float32(3 / 7225344))
     (1.0, True)
     """
+    check_ieee()
     with np.errstate(over="ignore", under="ignore"):
         reciprocal = F(1.0 / (36.0 * scale_max[0] * scale_max[1]))
         return float(F(amax_a) * F(amax_b) * reciprocal)

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from numsim.codes import decode
 from numsim.formats import E8M0, FP32, UE4M3, Format
+from numsim.host import check_ieee
 from numsim.rounding import encode
 
 if TYPE_CHECKING:
@@ -275,5 +276,6 @@ def tensor_level(amax: Floats, format: BlockFormat) -> tuple[Any, Any]:
 
 def make_scales(amax: Floats, format: BlockFormat) -> tuple[Scales, float]:
     """The scales of blocks from their amaxes by the format's rule, and the tensor scale."""
+    check_ieee()
     level, back = tensor_level(amax, format)
     return RULES[format.rule].scales(amax, format, level), float(back)

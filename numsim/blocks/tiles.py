@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from numsim.array import Array
 from numsim.blocks.formats import BlockFormat
-from numsim.errors import InputError, UnavailableError, short
+from numsim.errors import InputError, short
 from numsim.formats import FP32
-from numsim.host import flushes_subnormals, rounds_to_nearest
+from numsim.host import check_ieee
 from numsim.random import Draw, bits_from
 from numsim.rounding import Policy, convert, encode
 from numsim.values import as_values
@@ -74,11 +74,7 @@ def as_fp32(values: Any) -> Floats:
 
     Raises ``InputError`` for what is no number, ``UnavailableError`` where the CPU flushes subnormal numbers.
     """
-    if flushes_subnormals() or not rounds_to_nearest():
-        raise UnavailableError(
-            "scales are computed in FP32 by the CPU, and a library has made this thread flush subnormal numbers or "
-            "round in another direction. Example: torch.set_flush_denormal(False)"
-        )
+    check_ieee()
     if type(values).__module__ == "torch":  # also what NumPy has no type for, and what has a gradient
         values = values.detach().cpu().float().numpy()
     if type(values) is np.ndarray and values.dtype == np.float32:

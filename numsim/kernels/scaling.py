@@ -2,9 +2,9 @@
 
 Why it is exact. An fp32 product or quotient is the double one rounded to fp32: a product of two fp32 numbers is exact
 in double, and a quotient has too few bits to be a tie in double without being one exactly. torch's double factor times
-an fp32 scale is rounded to double first, here as there. The factors come as fp32 where the original rounds them.
-Counting back from the last overflow or growth is the same as taking the iteration modulo the window, and a hysteresis
-that falls below 1 is the same as one that stays at 1.
+an fp32 scale is rounded to double first, here as there. Counting back
+from the last overflow or growth is the same as taking the iteration modulo the window, and a hysteresis that falls
+below 1 is the same as one that stays at 1.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from numsim.host import flushes_subnormals, rounds_to_nearest
+from numsim.host import is_ieee
 from numsim.kernels import _pool
 from numsim.kernels._jit import jit
 from numsim.scaling import playback
-from numsim.scaling.float_scalers import DeepSpeedScaler, FairseqScaler
-from numsim.scaling.scaler import Scaler, fp32
-from numsim.scaling.torch_scalers import ApexHysteresisScaler, GradScaler, ShardedGradScaler
+from numsim.scaling.fp64_scalers import FairseqScaler
+from numsim.scaling.scaler import FlagScaler
+from numsim.scaling.torch_scalers import ApexHysteresisScaler
 
 
 class Machine(NamedTuple):
@@ -46,32 +46,20 @@ class Machine(NamedTuple):
 
 def suits(scaler: Any, found: npt.NDArray[Any]) -> bool:
     """Whether the machine does what this scaler does; the reference does the rest."""
-    if not isinstance(scaler, Scaler) or flushes_subnormals() or not rounds_to_nearest():
+    if not isinstance(scaler, FlagScaler) or not is_ieee():
         return False
     if isinstance(scaler, ApexHysteresisScaler):
         return bool((found >= 0).all())  # (NaN and numbers below 0 have cases of their own)
     return not isinstance(scaler, FairseqScaler) or scaler.tolerance <= 0
 
 
-def _machine(scaler: Any) -> Machine:
-    factor = getattr(scaler, "scale_factor", None)
-    up, down = (
-        getattr(scaler, name, 2.0 if factor is None else factor) for name in ("growth_factor", "backoff_factor")
-    )
-    divides = not hasattr(scaler, "backoff_factor")
-    if scaler.keeps == "fp32" and (not isinstance(scaler, GradScaler) or isinstance(scaler, ShardedGradScaler)):
-        up, down = fp32(up), fp32(down)
-    if scaler.first_growth is None:  # never; and a static scaler has no backoff
-        down = down if isinstance(scaler, GradScaler) else 1.0
-    refills = isinstance(scaler, ApexHysteresisScaler) or getattr(scaler, "consecutive_hysteresis", False)
-    deepspeed = isinstance(scaler, DeepSpeedScaler)
-    first = scaler.first_growth or -1
+def _machine(scaler: FlagScaler) -> Machine:
+    (up, down), never = scaler.factors, -1
     return Machine(
-        scaler.initial().scale, scaler.keeps == "fp32", up, down, divides, first,
-        scaler.growth_interval if deepspeed else first, scaler.keeps_finite,
-        -math.inf if scaler.floor is None else scaler.floor, math.inf if scaler.cap is None else scaler.cap,
-        scaler.hysteresis, refills, deepspeed and scaler.raise_error_at_min_scale, deepspeed,
-        scaler.min_scale if isinstance(scaler, FairseqScaler) else math.nan,
+        scaler.initial().scale, scaler.keeps == "fp32", up, down, scaler.divides, scaler.first_growth or never,
+        scaler.next_growth or never, scaler.keeps_finite, -math.inf if scaler.floor is None else scaler.floor,
+        math.inf if scaler.cap is None else scaler.cap, scaler.hysteresis, scaler.refills, scaler.stops_at_floor,
+        scaler.stops_at_infinity, scaler.stops_from,
     )  # fmt: skip
 
 
@@ -110,7 +98,7 @@ def _run(overflow, m, first_row, rows, out):  # type: ignore[no-untyped-def]
 
 def scales(scaler: Any, found: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
     """The scales after each step of (rows, steps)."""
-    overflow = np.ascontiguousarray(found >= 1 if isinstance(scaler, ShardedGradScaler) else found != 0)
+    overflow = np.ascontiguousarray(scaler.is_overflow(found))
     machine, out = _machine(scaler), np.empty(found.shape)
     large = max(1, _pool.LARGE // max(1, found.shape[1]))
     _pool.over_chunks(len(out), lambda i, end: _run(overflow, machine, i, end - i, out), large=large)

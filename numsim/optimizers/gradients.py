@@ -15,8 +15,9 @@ from numsim.accumulate import Order
 from numsim.array import array
 from numsim.errors import InputError, check_choice, short
 from numsim.formats import FP32, Format, get_format
+from numsim.host import check_ieee
 from numsim.operations import sum as array_sum
-from numsim.optimizers.tensors import Tensor, Tensors, check_cpu, fit
+from numsim.optimizers.tensors import Tensor, Tensors, fit
 
 DIVIDE = ("before", "after", "never")
 _LANES = 8  # partial sums of torch's norm on x86-64
@@ -49,7 +50,7 @@ def accumulate_gradients(
     fp16 19.53125
     fp32 20.019531
     """
-    check_cpu()
+    check_ieee()
     check_choice("divide", divide, DIVIDE)
     format = _format(format)
     wide = format if accumulator is None else _format(accumulator)
@@ -86,7 +87,7 @@ def gradient_norm(gradients: Sequence[Any], format: Any = FP32, *, fma: bool = T
     >>> gradient_norm([[3.0, 4.0], [12.0]]), gradient_norm([np.full(100_000, 1000.0)], "fp16")
     (13.0, inf)
     """
-    check_cpu()
+    check_ieee()
     format = _format(format)
     t = Tensors(fma)
     with np.errstate(all="ignore"):

@@ -19,9 +19,10 @@ from numsim.array import from_codes
 from numsim.data import load_digits
 from numsim.errors import InputError, short
 from numsim.formats import FP32
+from numsim.host import check_ieee
 from numsim.operations import matmul
 from numsim.optimizers.optimizers import Optimizer, State, lost_updates
-from numsim.optimizers.tensors import Tensor, check_cpu
+from numsim.optimizers.tensors import Tensor
 from numsim.random import Stream, bits_from, check_seed
 from numsim.traces import Trace
 
@@ -67,7 +68,7 @@ def train_digits(
             raise InputError(f"{name}={short(value)}: a positive integer is needed. Example: steps=300, hidden=(32,)")
     if batch > _TRAIN or every > steps:
         raise InputError(f"batch={batch}, every={every}: at most {_TRAIN} images and {steps} steps.")
-    check_cpu()
+    check_ieee()
     images, labels = load_digits()
     pixels = images.reshape(len(images), -1).astype(np.float32) / np.float32(16)
     states = [optimizer.initial(w) for w in initial_weights((pixels.shape[1], *hidden, 10), check_seed(seed))]

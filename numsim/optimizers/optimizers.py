@@ -28,7 +28,8 @@ import numpy.typing as npt
 
 from numsim.errors import InputError, check_choice, short
 from numsim.formats import FP32, Format, get_format
-from numsim.optimizers.tensors import Tensor, Tensors, check_cpu, fit
+from numsim.host import check_ieee
+from numsim.optimizers.tensors import Tensor, Tensors, fit
 
 UPDATES = ("plain", "master", "stochastic", "kahan")
 ORDERS = ("single-tensor", "foreach", "fused")
@@ -139,7 +140,7 @@ class Optimizer:
     # --- a step
     def initial(self, weights: Any) -> State:
         """The state before the first step; the weights are rounded to their format (the masters to FP32)."""
-        check_cpu()
+        check_ieee()
         start = fit(weights, self.format).copy()
         slots = {"master": fit(weights, FP32).copy()} if self.update == "master" else {}
         if self.update == "kahan":
@@ -158,7 +159,7 @@ class Optimizer:
         update="stochastic", as for ``numsim.encode``. Raises ``InputError`` for another shape, ``UnavailableError``
         where the CPU flushes subnormal numbers. Cost: some 20 passes over the weights.
         """
-        check_cpu()
+        check_ieee()
         g = fit(gradient, self.gradients)
         if g.shape != state.weights.shape:
             raise InputError(f"gradient of shape {g.shape} for weights of shape {state.weights.shape}: "

@@ -23,22 +23,11 @@ import numpy as np
 import numpy.typing as npt
 
 from numsim.arithmetic import compute
-from numsim.errors import UnavailableError
 from numsim.formats import FP32, Format
-from numsim.host import flushes_subnormals, rounds_to_nearest
 from numsim.rounding import Policy, round_to
 
 Tensor = npt.NDArray[np.float32]
 Number = float | np.float32 | Tensor
-
-
-def check_cpu() -> None:
-    """Refuse a CPU mode in which FP32 sums and products are not IEEE 754's."""
-    if flushes_subnormals() or not rounds_to_nearest():
-        raise UnavailableError(
-            "another library has switched this thread's CPU to flush-to-zero or to another rounding: FP32 results "
-            "would not be IEEE 754's. Run numsim in a fresh process, or switch the mode off."
-        )
 
 
 def fit(values: Any, format: Format, **options: Any) -> Tensor:

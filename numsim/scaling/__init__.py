@@ -7,8 +7,8 @@ from numsim.scaling.delayed import (
     reduce_amax,
     replay_amaxes,
 )
-from numsim.scaling.float_scalers import ApexFp16Scaler, ApexScaler, DeepSpeedScaler, FairseqScaler
 from numsim.scaling.fp32_scalers import FlaxScaler, JmpScaler, KerasScaler, MegatronScaler, OpenSeq2SeqScaler
+from numsim.scaling.fp64_scalers import ApexFp16Scaler, ApexScaler, DeepSpeedScaler, FairseqScaler
 from numsim.scaling.logmax import OpenSeq2SeqLogMaxScaler
 from numsim.scaling.playback import replay, replay_scales
 from numsim.scaling.protocol import GradScalerProtocol, Parameter, ProtocolError, Stage
@@ -23,7 +23,7 @@ from numsim.scaling.recipes import (
 from numsim.scaling.scaler import Scaler, ScalerError, State, check_strict
 from numsim.scaling.systems import SYSTEMS, get_scaler, list_scalers
 from numsim.scaling.torch_scalers import ApexHysteresisScaler, GradScaler, ShardedGradScaler, StaticScaler
-from numsim.scaling.unscaling import unscale, unscale_and_clip
+from numsim.scaling.unscaling import unscale
 
 __all__ = [
     "SYSTEMS",
@@ -65,5 +65,4 @@ __all__ = [
     "replay_amaxes",
     "replay_scales",
     "unscale",
-    "unscale_and_clip",
 ]

@@ -12,18 +12,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from numsim import kernels
 from numsim.blocks import BlockArray, BlockFormat, quantize
+from numsim.blocks.array import amaxes
 from numsim.blocks.formats import FP8_TENSOR, FP8_TENSOR_E5M2
+from numsim.blocks.rules import FLT_MAX, F, Floats
 from numsim.blocks.tiles import as_fp32
 from numsim.errors import InputError, check_choice, short
+from numsim.host import check_ieee
 from numsim.traces import Event, Trace
 from numsim.values import is_whole
 
-Floats = npt.NDArray[np.float32]
-F = np.float32
-FLT_MAX = F(np.finfo(np.float32).max)
 DIRECTIONS = ("forward", "backward")
 _BEYOND = {  # from which FP32 number on rounding to nearest leaves the range: 464 still ties to 448
     FP8_TENSOR.name: np.nextafter(F(464), F(np.inf)),
@@ -65,6 +65,7 @@ class DelayedState:
     @property
     def inv_scale(self) -> float:
         """What is stored with the codes to undo the scale: 1 / scale in FP32."""
+        check_ieee()
         with np.errstate(all="ignore"):
             return float(F(1) / F(self.scale))
 
@@ -183,6 +184,7 @@ class DelayedScaling:
 
     def update(self, state: DelayedState, reduced: Any = None) -> DelayedState:
         """The state after a step; ``reduced`` is the largest amax of all ranks (``reduce_amax``)."""
+        check_ieee()
         if reduced is not None:
             reduced = _as_amax("reduced", reduced)
         fp8_max = self.format(state.direction).element_max
@@ -291,6 +293,7 @@ def replay_amaxes(
     if not isinstance(recipe, DelayedScaling) or (amaxes is None) == (tensors is None):
         raise InputError(f"replay_amaxes({short(recipe)}, ...): a DelayedScaling and either amaxes or tensors are "
                          "needed. Example: replay_amaxes(DelayedScaling(), [1.0, 2.0, 4.0])")  # fmt: skip
+    check_ieee()
     format = recipe.format(direction)
     fp8_max, beyond = format.element_max, _BEYOND[format.name]
     history, scale = recipe.initial(direction).amax_history.copy(), F(1)
@@ -351,7 +354,13 @@ def _power(exponent: int) -> np.float32:
 
 def _amax(x: Floats) -> np.float32:
     """The largest magnitude, NaN left out; 0 where there is nothing."""
-    amax: np.float32 = np.fmax.reduce(np.abs(x), axis=None, initial=F(0))
+    find = amaxes
+    if kernels.use(x.size):
+        from numsim.kernels import blocks
+
+        find = blocks.amaxes
+    row = np.ascontiguousarray(x).reshape(1, -1)
+    amax: np.float32 = find(row, 1, x.size, "ignored")[0, 0] if x.size else F(0)
     return amax
 
 

@@ -49,6 +49,7 @@ class MegatronScaler(CountingScaler):
 
     title = "Megatron-LM DynamicGradScaler"
     source = "NVIDIA/Megatron-LM megatron/core/optimizer/grad_scaler.py at d98e8a6"
+    divides = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -75,6 +76,10 @@ class MegatronScaler(CountingScaler):
 
     def backs_off(self, state: HysteresisState) -> bool:
         return state.hysteresis_tracker <= 1
+
+    @property
+    def factors(self) -> tuple[float, float]:
+        return fp32(self.growth_factor), fp32(self.backoff_factor)
 
     @property
     def floor(self) -> float:
@@ -151,6 +156,10 @@ class JmpScaler(CountingScaler):
         return state.growth_tracker == self.growth_interval - 1
 
     @property
+    def factors(self) -> tuple[float, float]:
+        return fp32(self.scale_factor), fp32(self.scale_factor)
+
+    @property
     def floor(self) -> float:
         return fp32(self.min_scale)
 
@@ -181,6 +190,7 @@ class FlaxScaler(CountingScaler):
 
     title = "Flax DynamicScale"
     source = "google/flax flax/training/dynamic_scale.py at 0e5fc04"
+    divides = False
     unscales = "divide"
     checks = "unscaled"
 
@@ -198,6 +208,10 @@ class FlaxScaler(CountingScaler):
 
     def grows(self, state: State) -> bool:
         return state.growth_tracker == self.growth_interval
+
+    @property
+    def factors(self) -> tuple[float, float]:
+        return fp32(self.growth_factor), fp32(self.backoff_factor)
 
     @property
     def first_growth(self) -> int:
@@ -251,6 +265,10 @@ class OpenSeq2SeqScaler(CountingScaler):
 
     def _clip(self, scale: float) -> float:
         return max(min(scale, self.cap), self.floor)
+
+    @property
+    def factors(self) -> tuple[float, float]:
+        return fp32(self.scale_factor), fp32(self.scale_factor)
 
     @property
     def floor(self) -> float:

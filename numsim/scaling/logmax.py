@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from numsim.errors import InputError, short
-from numsim.scaling.scaler import fp32, number, positive, reciprocal, settle
+from numsim.scaling.scaler import Scaler, fp32, number, positive, reciprocal, settle
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class LogMaxState:
 
 
 @dataclass(frozen=True)
-class OpenSeq2SeqLogMaxScaler:
+class OpenSeq2SeqLogMaxScaler(Scaler):
     """OpenSeq2Seq's ``LogMaxScaler``: scale = 2^(16 - (mu + 3.09 sigma)), of the moving mean and spread of log2(amax).
 
     ``update`` takes the amax of the **unscaled** gradients instead of a flag. It uses every amax, so it moves at once
@@ -57,11 +57,8 @@ class OpenSeq2SeqLogMaxScaler:
 
     title = "OpenSeq2Seq LogMaxScaler"
     source = "NVIDIA/OpenSeq2Seq open_seq2seq/optimizers/automatic_loss_scaler.py at 2383d5d"
-    keeps = "fp32"
-    unscales = "multiply"
+    takes = "amax"
     checks = "unscaled"
-    first_growth = 1
-    hysteresis = 1
 
     def __post_init__(self) -> None:
         for name in ("min_scale", "max_scale"):
@@ -72,10 +69,9 @@ class OpenSeq2SeqLogMaxScaler:
             settle(self, **{name: number(name, getattr(self, name))})
 
     def initial(self) -> LogMaxState:
-        """The state before the first step: scale 1."""
         return LogMaxState()
 
-    def update(self, state: LogMaxState, amax: Any) -> LogMaxState:
+    def update(self, state: Any, amax: Any) -> LogMaxState:
         """The state after a step whose unscaled gradients have this largest magnitude."""
         a = number("amax", amax)
         if a < 0:
@@ -94,28 +90,25 @@ class OpenSeq2SeqLogMaxScaler:
         return LogMaxState(self._clip(_exp2(fp32(16 - cutoff))), x_hat, slow, squared, b1, b2)
 
     def is_overflow(self, amax: float) -> bool:
-        """Whether the original skips the step: the amax is no finite number."""
         return not math.isfinite(amax)
 
     def grows(self, state: LogMaxState) -> bool:
         """Never by a count of steps."""
         return False
 
-    def backs_off(self, state: LogMaxState) -> bool:
-        """Always."""
-        return True
+    @property
+    def first_growth(self) -> int:
+        return 1
 
     def _clip(self, scale: float) -> float:
         return max(min(scale, self.cap), self.floor)  # (NaN comes first, and stays)
 
     @property
     def floor(self) -> float:
-        """The least scale."""
         return fp32(self.min_scale)
 
     @property
     def cap(self) -> float:
-        """The largest scale."""
         return fp32(self.max_scale)
 
 

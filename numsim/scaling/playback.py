@@ -13,7 +13,6 @@ from numsim import kernels
 from numsim.array import array
 from numsim.errors import InputError, short
 from numsim.rounding import encode
-from numsim.scaling.logmax import OpenSeq2SeqLogMaxScaler
 from numsim.scaling.scaler import Scaler, ScalerError
 from numsim.traces import Event, Trace, number_text
 
@@ -23,8 +22,9 @@ _EXAMPLE = "Example: numsim.scaling.replay(numsim.scaling.GradScaler(), 'ICICCC'
 def replay(scaler: Any, found_inf: Any, state: Any = None) -> Trace:
     """What a scaler does, step by step: series "scale used" (by this step), "scale" (after it), "tracker", and events.
 
-    ``found_inf`` is a text of I (an overflow) and C (clean), or one number for each step (0 clean); for the log-max
-    scaler the amax of each step's unscaled gradients. ``state`` to begin with, by default the initial one.
+    ``found_inf`` is a text of I (an overflow) and C (clean), or one number for each step (0 clean); for a scaler that
+    ``takes`` the amax (log-max), that of each step's unscaled gradients. ``state`` to begin with, by default the
+    initial one.
 
     Events: **overflow**, with a word from ``overflow_kind``;
     **growth**; **cap**, a growth that changed nothing; **hysteresis**, an overflow that was tolerated; **floor**, an
@@ -41,10 +41,14 @@ def replay(scaler: Any, found_inf: Any, state: Any = None) -> Trace:
          5           8      8        1
     """
     _check(scaler)
-    numbers = _numbers(found_inf, isinstance(scaler, OpenSeq2SeqLogMaxScaler))
+    numbers = _numbers(found_inf, scaler.takes == "amax")
     if numbers.ndim != 1:
         raise InputError(f"found_inf of shape {numbers.shape}: one string of steps is needed. {_EXAMPLE}")
-    state = scaler.initial() if state is None else state
+    initial = scaler.initial()
+    state = initial if state is None else state
+    if not isinstance(state, type(initial)):
+        raise InputError(f"state={short(state)}: a {type(initial).__name__} is needed. "
+                         "Example: replay(scaler, 'ICC', scaler.initial())")  # fmt: skip
     used, states, events, stood = [], [], [], None
     for step, found in enumerate(numbers.tolist(), 1):
         before, kind = state, overflow_kind(state.scale, stood)
@@ -106,7 +110,7 @@ def replay_scales(scaler: Any, found_inf: Any) -> npt.NDArray[Any]:
            [16., 16., 16., 32., 32., 32., 32., 64.]], dtype=float32)
     """
     _check(scaler)
-    numbers = _numbers(found_inf, isinstance(scaler, OpenSeq2SeqLogMaxScaler))
+    numbers = _numbers(found_inf, scaler.takes == "amax")
     if numbers.ndim == 0:
         raise InputError(f"found_inf={short(found_inf)}: an axis of steps is needed. {_EXAMPLE}")
     found = numbers.reshape(-1, numbers.shape[-1]) if numbers.size else numbers.reshape(0, 0)
@@ -136,7 +140,7 @@ def scales(scaler: Any, found: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
 
 
 def _check(scaler: Any) -> None:
-    if not isinstance(scaler, (Scaler, OpenSeq2SeqLogMaxScaler)):
+    if not isinstance(scaler, Scaler):
         raise InputError(f"{short(scaler)}: a scaler is needed. {_EXAMPLE}")
 
 

@@ -35,6 +35,9 @@ class ProtocolError(NumsimError, RuntimeError):
         super().__init__(message)
         self.torch = torch
 
+    def __reduce__(self) -> Any:
+        return type(self), (str(self), self.torch)
+
 
 class Stage(Enum):
     """What an optimizer has been through since the last update."""

@@ -15,10 +15,11 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from numsim.errors import InputError, NumsimError, short
+from numsim.formats import FP32
+from numsim.host import check_ieee
 from numsim.values import is_whole
 
-FLT_MAX = 2.0**128 - 2.0**104  # the largest finite fp32
-FLT_MIN = 2.0**-126  # its least normal number
+FLT_MAX, FLT_MIN = float(FP32.max), float(FP32.least_normal)
 _EXAMPLE = "Example: numsim.scaling.GradScaler(init_scale=65536.0, growth_interval=2000)"
 
 
@@ -28,6 +29,9 @@ class ScalerError(NumsimError, RuntimeError):
     def __init__(self, message: str, state: Any, original: str) -> None:
         super().__init__(message)
         self.state, self.original = state, original
+
+    def __reduce__(self) -> Any:
+        return type(self), (str(self), self.state, self.original)
 
 
 # --- arithmetic -------------------------------------------------------------------------------------------------------
@@ -96,36 +100,29 @@ class IterationState:
 class Scaler(ABC):
     """A loss scaler: settings, and what becomes of a state.
 
-    ``keeps`` names the type of the scale: "fp32", a tensor, or "fp64", a Python float. ``unscales`` says whether
-    gradients are multiplied by 1 / scale or divided by it, ``checks`` where non-finite ones are looked for.
+    ``takes`` names what ``update`` is told of a step: "found_inf", or the "amax" of its unscaled gradients. ``keeps``
+    names the type of the scale: "fp32", a tensor, or "fp64", a Python float. ``unscales`` says whether gradients are
+    multiplied by 1 / scale or divided by it, ``checks`` where non-finite ones are looked for.
     """
 
     title: ClassVar[str]
     source: ClassVar[str]
+    takes: ClassVar[Literal["found_inf", "amax"]] = "found_inf"
     keeps: ClassVar[Literal["fp32", "fp64"]] = "fp32"
     unscales: ClassVar[Literal["multiply", "divide"]] = "multiply"
     checks: ClassVar[Literal["scaled", "unscaled", "sum", "norm"]] = "scaled"
-    keeps_finite: ClassVar[bool] = False  # whether a growth that is not finite is dropped
 
     @abstractmethod
     def initial(self) -> Any:
         """The state before the first step."""
 
-    def update(self, state: Any, found_inf: Any) -> Any:
-        """The state after a step; ``found_inf`` is a number: 0 clean, anything else (NaN too) an overflow."""
-        return self.overflow(state) if self.is_overflow(number("found_inf", found_inf)) else self.clean(state)
-
-    def is_overflow(self, found_inf: float) -> bool:
-        """Whether this value of found_inf is an overflow."""
-        return found_inf != 0
+    @abstractmethod
+    def update(self, state: Any, found: Any) -> Any:
+        """The state after a step of which ``found`` is what the scaler takes."""
 
     @abstractmethod
-    def overflow(self, state: Any) -> Any:
-        """The state after an overflow."""
-
-    @abstractmethod
-    def clean(self, state: Any) -> Any:
-        """The state after a clean step."""
+    def is_overflow(self, found: Any) -> Any:
+        """Whether the original skips such a step."""
 
     @abstractmethod
     def grows(self, state: Any) -> bool:
@@ -156,13 +153,62 @@ class Scaler(ABC):
         return 1
 
 
+class FlagScaler(Scaler):
+    """A scaler that is told of each step whether it overflowed, and counts: rules in words and, below, in numbers."""
+
+    divides: ClassVar[bool] = True  # an overflow divides by its factor, or else multiplies
+    keeps_finite: ClassVar[bool] = False  # a growth that is not finite is dropped
+    stops_at_infinity: ClassVar[bool] = False  # an overflow at an infinite scale raises
+
+    def update(self, state: Any, found_inf: Any) -> Any:
+        """The state after a step; ``found_inf`` is a number: 0 clean, anything else (NaN too) an overflow."""
+        if self.keeps == "fp64":
+            check_ieee()
+        return self.overflow(state) if self.is_overflow(number("found_inf", found_inf)) else self.clean(state)
+
+    def is_overflow(self, found_inf: Any) -> Any:
+        """Whether this value of found_inf, or each of an array, is an overflow."""
+        return found_inf != 0
+
+    @abstractmethod
+    def overflow(self, state: Any) -> Any:
+        """The state after an overflow."""
+
+    @abstractmethod
+    def clean(self, state: Any) -> Any:
+        """The state after a clean step."""
+
+    @property
+    def factors(self) -> tuple[float, float]:
+        """Of a growth and of an overflow, as the original's arithmetic has them."""
+        return 2.0, 2.0
+
+    @property
+    def next_growth(self) -> int | None:
+        """The clean steps from one growth to the next."""
+        return self.first_growth
+
+    @property
+    def refills(self) -> bool:
+        """Whether any clean step restores the hysteresis, not only a growth."""
+        return False
+
+    @property
+    def stops_at_floor(self) -> bool:
+        """Whether an overflow at the floor raises."""
+        return False
+
+    @property
+    def stops_from(self) -> float:
+        """An overflow that leads to this scale, or below, raises; NaN: none does."""
+        return math.nan
+
+
 # --- settings ---------------------------------------------------------------------------------------------------------
 def number(name: str, x: Any) -> float:
     """A Python or NumPy number, or a torch tensor without axes, as a Python float; anything else raises InputError."""
     if type(x).__module__.partition(".")[0] == "torch" and getattr(x, "ndim", 1) == 0:
         x = x.item()
-    if isinstance(x, (complex, np.complexfloating)) and x.imag == 0 and name == "init_scale":
-        x = x.real
     if not (is_whole(x) or isinstance(x, (bool, float, np.bool_, np.floating))):
         raise InputError(f"{name}={short(x)}: a number is needed. {_EXAMPLE}")
     try:
@@ -186,6 +232,8 @@ def scale_number(name: str, x: Any) -> float:
     """A number that an fp32 tensor takes: infinities and NaN, but nothing finite beyond its range; not yet rounded."""
     if isinstance(x, int) and not -(2**63) <= x < 2**64:
         raise InputError(f"{name}={short(x)}: an integer of 64 bits or a float is needed. {_EXAMPLE}")
+    if isinstance(x, (complex, np.complexfloating)) and x.imag == 0:  # (torch fills a tensor with its real part)
+        x = x.real
     value = number(name, x)
     if math.isfinite(value) and abs(value) > FLT_MAX:
         raise InputError(f"{name}={short(x)}: beyond the largest fp32, {FLT_MAX!r}. {_EXAMPLE}")
@@ -206,7 +254,7 @@ def settle(scaler: Any, **values: Any) -> None:
         object.__setattr__(scaler, name, value)
 
 
-class CountingScaler(Scaler):
+class CountingScaler(FlagScaler):
     """A ``growth_interval`` of at least 1, and a positive first scale; what the originals check or take for granted."""
 
     init_scale: float
@@ -246,9 +294,12 @@ def check_strict(settings: Any) -> None:
         ...
     numsim.errors.InputError: growth_interval=0: at least 1 is needed. Example: ...
     """
-    given = settings if isinstance(settings, dict) else {
-        f.name: getattr(settings, f.name) for f in dataclasses.fields(settings)
-    }  # fmt: skip
+    if isinstance(settings, dict):
+        given = settings
+    elif dataclasses.is_dataclass(settings) and not isinstance(settings, type):
+        given = {f.name: getattr(settings, f.name) for f in dataclasses.fields(settings)}
+    else:
+        raise InputError(f"{short(settings)}: a scaler, or its settings as a dict, is needed. {_EXAMPLE}")
     for name, (above, below) in _STRICT.items():
         if (x := given.get(name)) is None:
             continue

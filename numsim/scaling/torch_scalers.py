@@ -9,8 +9,8 @@ from typing import Any
 from numsim.errors import InputError, short
 from numsim.scaling.scaler import (
     FLT_MAX,
+    FlagScaler,
     HysteresisState,
-    Scaler,
     State,
     fp32,
     number,
@@ -21,7 +21,7 @@ from numsim.scaling.scaler import (
 
 
 @dataclass(frozen=True)
-class StaticScaler(Scaler):
+class StaticScaler(FlagScaler):
     """A scale that never changes; overflows are skipped, and nothing is learned from them.
 
     Rules: the scale is rounded to fp32. Source: DeepSpeed's LossScaler and Megatron's ConstantGradScaler.
@@ -55,12 +55,16 @@ class StaticScaler(Scaler):
         return False
 
     @property
+    def factors(self) -> tuple[float, float]:
+        return 1.0, 1.0
+
+    @property
     def first_growth(self) -> None:
         return None
 
 
 @dataclass(frozen=True)
-class GradScaler(Scaler):
+class GradScaler(FlagScaler):
     """``torch.amp.GradScaler``: halve on overflow, double after ``growth_interval`` clean steps in a row.
 
     Rules: the product of scale and factor is formed in double and rounded once to fp32. A growth that is not finite is
@@ -86,6 +90,7 @@ class GradScaler(Scaler):
 
     title = "torch.amp.GradScaler"
     source = "pytorch 2.13 torch/amp/grad_scaler.py"
+    divides = False
     keeps_finite = True
 
     def __post_init__(self) -> None:
@@ -117,6 +122,10 @@ class GradScaler(Scaler):
         return int32(state.growth_tracker + 1) == self.growth_interval
 
     @property
+    def factors(self) -> tuple[float, float]:
+        return self.growth_factor, self.backoff_factor
+
+    @property
     def first_growth(self) -> int | None:
         return self.growth_interval if 0 < self.growth_interval < 2**31 else None
 
@@ -143,7 +152,7 @@ class ShardedGradScaler(GradScaler):
     source = "pytorch 2.13 torch/distributed/fsdp/sharded_grad_scaler.py"
     keeps_finite = False
 
-    def is_overflow(self, found_inf: float) -> bool:
+    def is_overflow(self, found_inf: Any) -> Any:
         return found_inf >= 1.0
 
     def overflow(self, state: Any) -> Any:
@@ -153,6 +162,10 @@ class ShardedGradScaler(GradScaler):
         if not self.grows(state):
             return replace(state, growth_tracker=int32(state.growth_tracker + 1))
         return replace(state, scale=fp32(state.scale * fp32(self.growth_factor)), growth_tracker=0)
+
+    @property
+    def factors(self) -> tuple[float, float]:
+        return fp32(self.growth_factor), fp32(self.backoff_factor)
 
     @property
     def cap(self) -> float | None:
@@ -197,6 +210,10 @@ class ApexHysteresisScaler(GradScaler):
 
     def backs_off(self, state: HysteresisState) -> bool:
         return state.hysteresis_tracker <= 1
+
+    @property
+    def refills(self) -> bool:
+        return True
 
 
 def int32(x: int) -> int:

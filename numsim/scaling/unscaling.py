@@ -11,7 +11,7 @@ from numsim.array import Array, array
 from numsim.errors import InputError, short
 from numsim.formats import FP32, FP64
 from numsim.operations import div, mul, sqrt, sum
-from numsim.scaling.scaler import ScalerError, fp32, number
+from numsim.scaling.scaler import Scaler, ScalerError
 from numsim.scaling.torch_scalers import GradScaler
 
 
@@ -24,14 +24,18 @@ def unscale(scaler: Any, state: Any, grads: Any, format: Any = None) -> tuple[Ar
     **unscaled** numbers; Apex at the fp32 sum of the scaled ones (here in index order; the GPU has its own), which
     overflows, or is inf - inf, where no gradient need be; fairseq at the norm, whose squares overflow from 2^64 on.
 
-    ``grads`` is an ``Array``, or numbers with their ``format``. Raises ``ScalerError`` where the scale is a Python
-    float of 0: the originals divide by it. Source: as for the scalers.
+    ``grads`` is an ``Array``, or numbers with their ``format``. Raises ``InputError`` for what is no scaler or no state
+    of it, ``ScalerError`` where the scale is a Python float of 0: the originals divide by it. Source: as for the
+    scalers.
 
     >>> from numsim.scaling import ApexScaler, FlaxScaler, State
     >>> grads = array([3e38, -2.0], "fp32")
     >>> [unscale(s, State(2.0**-8), grads)[1] for s in (GradScaler(), FlaxScaler(), ApexScaler())]
     [False, True, False]
     """
+    if not isinstance(scaler, Scaler) or not hasattr(state, "scale"):
+        raise InputError(f"unscale({short(scaler)}, {short(state)}, ...): a scaler and a state are needed. "
+                         "Example: unscale(scaler, scaler.initial(), gradients, 'fp16')")  # fmt: skip
     x = grads if isinstance(grads, Array) else array(grads, np.asarray(grads).dtype if format is None else format)
     scaled = x.astype(FP32) if x.format != FP64 else x
     result = divide_scale(scaler, state, scaled)
@@ -49,24 +53,6 @@ def divide_scale(scaler: Any, state: Any, scaled: Array) -> Array:
     if scaler.keeps == "fp64" and state.scale == 0:
         raise ScalerError("float division by zero", state, "ZeroDivisionError")
     return mul(scaled, array(state.inv_scale, scaled.format))
-
-
-def unscale_and_clip(state: Any, grads: Any, norm: Any, max_norm: Any) -> Array:
-    """DeepSpeed's fused step: gradients times 1 / (clip scale), one rounding where unscaling and clipping make two.
-
-    Rules: clip = max((norm / scale + 1e-6) / max_norm, 1) in Python floats, with ``norm`` that of the **scaled**
-    gradients; the factor is rounded to fp32 before the product. ``grads`` is an fp32 ``Array``, or numbers.
-    Source: deepspeedai/DeepSpeed deepspeed/runtime/zero/stage_1_and_2.py, unscale_and_clip_grads.
-
-    >>> from numsim.scaling import State
-    >>> unscale_and_clip(State(2.0), [6.0, 8.0], norm=10.0, max_norm=1.0)
-    numsim.array([0.5999999046325684, 0.7999998331069946], 'fp32')
-    """
-    norm, limit = number("norm", norm), number("max_norm", max_norm)
-    if not limit > 0:
-        raise InputError(f"max_norm={short(max_norm)}: a number above 0 is needed. Example: max_norm=1.0")
-    clip = max((norm / state.scale + 1e-6) / limit, 1.0)
-    return mul(array(grads, FP32), array(fp32(1 / (clip * state.scale)), FP32))
 
 
 def _found(checks: str, scaled: Array, result: Array, state: Any) -> bool:

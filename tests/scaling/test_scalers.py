@@ -8,7 +8,7 @@ import pytest
 
 from numsim.errors import InputError
 from numsim.scaling import SYSTEMS, OpenSeq2SeqLogMaxScaler, ScalerError, State, check_strict, get_scaler, list_scalers
-from numsim.scaling.float_scalers import DeepSpeedState, FairseqState
+from numsim.scaling.fp64_scalers import DeepSpeedState, FairseqState
 from numsim.scaling.scaler import FLT_MAX, FLT_MIN, HysteresisState, IterationState
 
 INF = math.inf
@@ -299,7 +299,7 @@ def test_first_growth_comes_when_it_says(name, interval):
 def test_the_table_and_bad_input():
     assert set(DEFAULTS) | {"openseq2seq-logmax"} == set(list_scalers()) == set(SYSTEMS)
     check_strict(get_scaler("openseq2seq-logmax"))
-    with pytest.raises(InputError, match="allowed are torch"):
+    with pytest.raises(InputError, match="unknown scaler 'amp': did you mean jmp or apex"):
         get_scaler("amp")
     with pytest.raises(InputError, match="keras has no setting 'growth_factor': it has init_scale, growth_interval"):
         get_scaler("keras", growth_factor=2.0)

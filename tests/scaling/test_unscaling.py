@@ -7,8 +7,7 @@ import pytest
 
 import numsim
 from numsim.errors import InputError
-from numsim.scaling import ScalerError, State, get_scaler, unscale, unscale_and_clip
-from numsim.scaling.scaler import IterationState
+from numsim.scaling import ScalerError, State, get_scaler, unscale
 
 INF = math.inf
 SCALES = [3.1, 65536.0, 1.0, 2.0**-8, 2.0**-128, 2.0**-140, 0.0, -0.0, INF, math.nan, -2.0]
@@ -83,15 +82,12 @@ def test_a_python_scale_of_zero_divides_by_it():
     assert np.isnan(values.values).all() and not seen
 
 
-def test_deepspeed_clips_in_the_same_multiplication():
-    grads = np.float32([6.0, 8.0, 0.1])
-    state, norm = IterationState(3.0), 10.0
-    clip = (norm / 3.0 + 1e-6) / 1.0
-    wanted = grads * np.float32(1.0 / (clip * 3.0))
-    assert unscale_and_clip(state, grads, norm, 1.0).values.tolist() == wanted.tolist()
-    two = grads * np.float32(1 / 3) * np.float32(1 / clip)  # torch's two roundings
-    assert (wanted != two).any()
-    assert unscale_and_clip(state, grads, norm, 100.0).values.tolist() == (grads * np.float32(1 / 3)).tolist()
-    for wrong in (0.0, -1.0, math.nan, "1"):
-        with pytest.raises(InputError, match="max_norm"):
-            unscale_and_clip(state, grads, norm, wrong)
+def test_what_is_refused():
+    for scaler, state in (
+        (5, State(1.0)),
+        ("torch", State(1.0)),
+        (get_scaler("torch"), 5),
+        (get_scaler("torch"), None),
+    ):
+        with pytest.raises(InputError, match="a scaler and a state are needed"):
+            unscale(scaler, state, [1.0], "fp32")

@@ -1,4 +1,7 @@
-"""Scalers whose scale is a Python float: two of Apex, DeepSpeed, fairseq. Settings are named as in ``fp32_scalers``."""
+"""Scalers whose scale is a Python float: two of Apex, DeepSpeed, fairseq. Settings are named as in ``fp32_scalers``.
+
+They lean on the CPU's own FP64, subnormals too: a CPU that flushes these is refused.
+"""
 
 from __future__ import annotations
 
@@ -94,6 +97,10 @@ class ApexFp16Scaler(CountingScaler):
         return (state.cur_iter - state.last_overflow_iter) % self.growth_interval == 0
 
     @property
+    def factors(self) -> tuple[float, float]:
+        return self.scale_factor, self.scale_factor
+
+    @property
     def floor(self) -> float:
         return 1.0
 
@@ -134,6 +141,7 @@ class DeepSpeedScaler(CountingScaler):
     title = "DeepSpeed DynamicLossScaler"
     source = "deepspeedai/DeepSpeed deepspeed/runtime/fp16/loss_scaler.py at edaa722"
     keeps = "fp64"
+    stops_at_infinity = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -174,6 +182,18 @@ class DeepSpeedScaler(CountingScaler):
     @property
     def first_growth(self) -> int:
         return self.growth_interval + 1
+
+    @property
+    def next_growth(self) -> int:
+        return self.growth_interval
+
+    @property
+    def refills(self) -> bool:
+        return self.consecutive_hysteresis
+
+    @property
+    def stops_at_floor(self) -> bool:
+        return self.raise_error_at_min_scale
 
     @property
     def floor(self) -> float:
@@ -250,6 +270,14 @@ class FairseqScaler(CountingScaler):
     def backs_off(self, state: FairseqState) -> bool:
         since = state.cur_iter - state.last_rescale_iter or 1000
         return (state.overflows_since_rescale + 1) / since >= self.tolerance
+
+    @property
+    def factors(self) -> tuple[float, float]:
+        return self.scale_factor, self.scale_factor
+
+    @property
+    def stops_from(self) -> float:
+        return self.min_scale
 
     @property
     def floor(self) -> float | None:

@@ -284,13 +284,14 @@ def _second_moment(result: Result, style: str) -> tuple[str, Picture, str]:
         axes.text(1.5 * steps, 1.1 * due, "gradient 0", ha="center", va="top", color=GREY)
         ticks(axes.xaxis, [0, steps, 2 * steps], ["0", f"{steps}", f"{2 * steps}"])
         axes.set_xlabel("step")
-        end_labels(axes, labels, 0.075)
+        # an infinity has no place
+        end_labels(axes, [label for label in labels if math.isfinite(label[0])], 0.075 if rows == 1 else 0.17)
     panels[0].set_ylabel("second moment v")
     top = cell((1 - beta2**steps) * due, 3)
     finding = f"Adam's v should reach {top} and come down: {'; '.join(said)}"
     below = (
-        f"beta2 {beta2:g}, grey: gradients of 0. single-tensor rounds each result, foreach the constant too, fused only "
-        "what is stored."
+        f"beta2 {beta2:g}, grey: gradients of 0. single-tensor rounds each result, foreach the constant too, fused "
+        "only what is stored."
     )
     headline(figure, finding, below)
     return "adam-second-moment", figure, f"{finding}. Line charts of v over the steps, in each order of roundings."

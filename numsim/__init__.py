@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from numsim import blocks, errors, formats, kernels, random, tensorcore
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from numsim import errors, formats, kernels, random
 from numsim._version import __version__
 from numsim.array import Array, array, from_codes
 from numsim.codes import classify, decode, exact, neighbours, pack, ulp, unpack
@@ -34,6 +37,22 @@ from numsim.formats import (
 from numsim.operations import add, cumsum, div, dot, fma, matmul, mul, sqrt, sub, sum
 from numsim.rounding import encode, round_to
 from numsim.traces import Event, SumTrace, Trace, load_trace, trace_sum
+
+_ROOMS = ("blocks", "data", "experiments", "machines", "optimizers", "reveal", "scaling", "tensorcore")
+
+if TYPE_CHECKING:
+    from numsim import blocks, data, experiments, machines, optimizers, reveal, scaling, tensorcore
+else:
+
+    def __getattr__(name):
+        """Rooms are loaded when they are first used: ``import numsim`` stays light."""
+        if name in _ROOMS:
+            return import_module(f"numsim.{name}")
+        raise AttributeError(f"module 'numsim' has no attribute {name!r}")
+
+    def __dir__():
+        return sorted({*globals(), *_ROOMS})
+
 
 __all__ = [
     "BF16",
@@ -72,12 +91,14 @@ __all__ = [
     "blocks",
     "classify",
     "cumsum",
+    "data",
     "decode",
     "div",
     "dot",
     "encode",
     "errors",
     "exact",
+    "experiments",
     "explain",
     "fma",
     "formats",
@@ -86,12 +107,16 @@ __all__ = [
     "kernels",
     "list_formats",
     "load_trace",
+    "machines",
     "matmul",
     "mul",
     "neighbours",
+    "optimizers",
     "pack",
     "random",
+    "reveal",
     "round_to",
+    "scaling",
     "sqrt",
     "sub",
     "sum",

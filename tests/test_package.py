@@ -11,11 +11,11 @@ import numsim
 
 HOUSE = Path(numsim.__file__).parent
 FLOORS = [  # from the ground up; a room may import rooms of its own floor and of those below
-    {"_version", "errors", "events", "host", "formats", "random", "files"},
+    {"_version", "errors", "events", "host", "formats", "random", "files", "wording"},
     {"values", "codes", "kernels", "rounding"},
     {"arithmetic"},
     {"accumulate"},
-    {"array", "operations", "traces", "expression"},
+    {"array", "operations", "sum_trace", "traces", "expression"},
     {"explain", "data"},
     {"tensorcore"},
     {"blocks"},
@@ -59,6 +59,30 @@ def test_import_is_light():
     code = "import sys, numsim; print(sorted({'torch', 'numba', 'matplotlib', 'ml_dtypes', 'rich'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]" and done.stderr == ""
+
+
+ON_DEMAND = ("blocks", "data", "experiments", "machines", "optimizers", "reveal", "scaling", "tensorcore")
+
+
+@pytest.mark.parametrize("room", ON_DEMAND)
+def test_a_room_is_loaded_when_it_is_first_used(room):
+    code = (
+        f"import sys, numsim; rooms = {{f'numsim.{{r}}' for r in {ON_DEMAND}}}; print(rooms & set(sys.modules), "
+        f"{room!r} in dir(numsim), numsim.{room} is sys.modules['numsim.{room}'])"
+    )
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split("\n")[0] == "set() True True"
+
+
+def test_what_is_no_room_has_no_name():
+    with pytest.raises(AttributeError, match="module 'numsim' has no attribute 'scalings'"):
+        numsim.scalings  # noqa: B018
+
+
+def test_machines_load_no_scalers():
+    code = "import sys, numsim.machines.emulated; print([m for m in sys.modules if m.startswith('numsim.scaling')])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
 
 
 def test_public_names_exist_once_and_have_docstrings():

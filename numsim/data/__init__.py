@@ -24,7 +24,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["KINDS", "MATRICES", "GradientRecording", "Recorded", "load_digits", "load_gradients"]
+from numsim.data.ranges import gradient_ranges
+
+__all__ = ["KINDS", "MATRICES", "GradientRecording", "Recorded", "gradient_ranges", "load_digits", "load_gradients"]
 
 KINDS = ("activation-gradient", "weight-gradient", "activation", "weight")
 """The kinds of tensor in a recording, in the order in which they are stored."""

@@ -17,7 +17,6 @@ from numsim.formats import FP64, get_format
 from numsim.machines.question import ELEMENTWISE, MMA, REPLAYS, Answer, Can, Question
 from numsim.random import Draw
 from numsim.rounding import convert
-from numsim.scaling import replay_scales
 from numsim.tensorcore.products import chained
 
 
@@ -47,6 +46,8 @@ def emulate(q: Question) -> npt.NDArray[Any]:
         a, b, c, *scales = q.arrays
         return chained(a, b, c, q.model, *(scales or (None, None)))
     if q.operation in REPLAYS:
+        from numsim.scaling import replay_scales  # loaded for replays only
+
         return replay_scales(q.scaler, decode(q.arrays[0], q.inputs[0])).view(code_dtype(q.output))
     draw = _draw(q)
     if q.operation == "cast":

@@ -25,8 +25,6 @@ from numsim.files import is_label
 from numsim.formats import Format, get_format
 from numsim.random import check_seed
 from numsim.rounding import Policy
-from numsim.scaling import get_scaler
-from numsim.scaling.scaler import Scaler
 from numsim.tensorcore.models import TYPES, Model, word_format
 from numsim.tensorcore.names import get_model
 
@@ -148,8 +146,11 @@ class Question:
         if other := sorted(k for k, v in self.options.items() if k not in _OF_REPLAYS and v != _DEFAULTS[k]):
             raise InputError(f"{self.operation} computes as its system does: it takes no {other[0]}, only "
                              f"{' and '.join(_OF_REPLAYS)}.")  # fmt: skip
-        object.__setattr__(self, "options", {**self.options, "settings": check_settings(self.settings)})
-        if not isinstance(self.scaler, Scaler):
+        from numsim.scaling.systems import system_name
+
+        named = {"system": system_name(self.system), "settings": check_settings(self.settings)}
+        object.__setattr__(self, "options", {**self.options, **named})
+        if self.scaler.takes != "found_inf":
             raise InputError(f"{self.system} takes amaxes, and its logarithms are no bits to compare.")
         if self.inputs[0].name != "fp32" or self.output.name != self.scaler.keeps:
             gives = self.scaler.keeps
@@ -161,6 +162,8 @@ class Question:
     @cached_property
     def scaler(self) -> Any:
         """The state machine to replay, for scaler."""
+        from numsim.scaling import get_scaler  # loaded for replays only
+
         return get_scaler(self.system, **dict(self.settings))
 
     @cached_property

@@ -25,7 +25,7 @@ from numsim.show.style import (
     ticks,
     type_size,
 )
-from numsim.traces import Trace
+from numsim.show.trace_plots import amax_lines
 
 Drawn = list[tuple[str, Picture, str]]
 
@@ -46,7 +46,7 @@ def _lag(result: Result, style: str) -> tuple[str, Picture, str]:
     keys.set_axis_off()
     high = max(np.log2(t["clip limit"]).max() for t in result.traces.values())
     for axes, (name, trace) in zip(panels, result.traces.items(), strict=False):
-        _amax_and_limit(axes, trace, high, size)
+        amax_lines(axes, trace, high, size)
         title = f"scale by the {name}{'' if name.startswith('max') else ' amax'}"
         axes.set_title(title, fontweight="normal", fontsize=size)
     top = panels[0]
@@ -104,19 +104,6 @@ def _growing(result: Result) -> range:
     """The steps while the amax grows."""
     steps = {what: int(step) for step, what in result.series["story"].items()}
     return range(steps["growth"], steps["grown"])
-
-
-def _amax_and_limit(axes: Any, trace: Trace, infinite: float, size: float) -> None:
-    """Where the amax is above the limit it is clipped; an infinite one stands at a height of its own."""
-    limit, amax = np.log2(trace["clip limit"]), np.log2(trace["amax"])
-    finite = np.isfinite(amax)
-    ends = np.where(finite, amax, infinite)
-    axes.step(trace.steps[finite], amax[finite], where="mid", color=BLACK, linewidth=size * 0.12, label="amax")
-    axes.step(trace.steps, limit, where="mid", color=BLUE, linestyle="--", linewidth=size * 0.19, label="limit")
-    clipped = np.isin(trace.steps, trace.happened("clipped"))
-    axes.plot(trace.steps[clipped], ends[clipped], color=VERMILLION, marker="X", linestyle="none", zorder=4,
-              markersize=size * 0.6, label="clipped")  # fmt: skip
-    axes.vlines(trace.steps[clipped], limit[clipped], ends[clipped], color=VERMILLION, linewidth=size * 0.1)
 
 
 def _lengths(result: Result, style: str) -> tuple[str, Picture, str]:

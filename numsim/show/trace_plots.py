@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from numsim.errors import InputError, short
-from numsim.experiments.experiment import listed
 from numsim.formats import get_format
 from numsim.scaling.playback import overflow_kind
 from numsim.show.style import (
@@ -37,20 +36,38 @@ from numsim.show.style import (
     type_size,
 )
 from numsim.traces import Trace
+from numsim.wording import listed
 
 Drawn = tuple[str, Picture, str]  # file stem, figure, alt text
 Floats = npt.NDArray[np.float64]
 
 
+def trace_plot(trace: Trace, style: str = "page") -> Drawn:
+    """The picture that fits a trace's series: ``amax_plot``, ``scale_plot`` or ``ranges_plot``.
+
+    Raises ``InputError`` where none does.
+    """
+    if _AMAXES <= set(trace.series):
+        return amax_plot(trace, style)
+    if "scale" in trace.series:
+        return scale_plot({trace.title: trace}, style)
+    if _layers(trace):
+        return ranges_plot(trace, style)
+    raise InputError(
+        f"trace {short(trace.title)} has {listed(list(trace.series)) or 'no series'}, which no picture fits: needed "
+        f"are scale, or amax and clip limit, or {listed(RANGES)}. "
+        "Example: Trace('torch', [1, 2, 3], {'scale': [4.0, 4.0, 2.0]}).draw()"
+    )
+
+
 # --- loss scales ------------------------------------------------------------------------------------------------------
 def overflow_kinds(trace: Trace) -> dict[int, str]:
-    """What each overflow says: "search", "probe" or "fall", by its step; ``scale`` is the scale after each step.
+    """What each overflow says: "search", "probe" or "fall", by its step.
 
-    The rule is ``numsim.scaling.playback.overflow_kind``.
+    The rule is ``numsim.scaling.playback.overflow_kind``; the series are those of ``scale_plot``.
 
-    >>> from numsim.traces import Event
-    >>> scales = [16, 8, 8, 16, 8, 4, 4]
-    >>> overflow_kinds(Trace("t", range(7), {"scale": scales}, [Event(i, "overflow") for i in (1, 4, 5)]))
+    >>> from numsim.scaling import GradScaler, replay
+    >>> overflow_kinds(replay(GradScaler(init_scale=16.0, growth_interval=2), "ICCII"))
     {1: 'search', 4: 'probe', 5: 'fall'}
     """
     overflows = set(trace.happened("overflow"))
@@ -65,10 +82,8 @@ def overflow_kinds(trace: Trace) -> dict[int, str]:
 
 
 def _before(trace: Trace) -> Floats:
-    """The scale that each step was made with."""
-    scale = trace["scale"]
-    first = trace.about.get("init_scale", scale[0])
-    return np.array([first if isinstance(first, float) else scale[0], *scale[:-1]])
+    """The scale that each step was made with; where it was not written down, the first one is not known."""
+    return trace["scale used"] if "scale used" in trace.series else np.array([np.nan, *trace["scale"][:-1]])
 
 
 _MARKS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -86,8 +101,9 @@ def scale_plot(
 ) -> Drawn:
     """Loss scales over the steps, a panel for each system, with overflows, growths and skipped steps.
 
-    Each trace has the series ``scale`` (after each step), and events "overflow"; steps with one are skipped. Grey in
-    the other panels: the first system.
+    Each trace has the series ``scale`` (after each step), and events "overflow"; steps with one are skipped. The series
+    ``scale used`` is what a step was made with: without it, the scale after the step before. Grey in the other panels:
+    the first system.
     """
     check_style(style)
     check_traces(traces, ("scale",))
@@ -100,15 +116,14 @@ def scale_plot(
         figure = new_picture(style, 0.22 + 0.24 * rows)
         panels, legend = _panels(figure, rows, columns, len(traces))
         size, first = type_size(style), next(iter(traces.values()))
-        drawn = [_log2(t["scale"]) for t in traces.values()]
-        floor, top = _span([*drawn, *(_log2(_before(t)) for t in traces.values())])
+        floor, top = _span([_log2(x) for t in traces.values() for x in (_before(t), t["scale"])])
         shown: dict[str, Any] = {}
         said = []
-        for axes, (name, trace), y in zip(panels, traces.items(), drawn, strict=True):
+        for axes, (name, trace) in zip(panels, traces.items(), strict=True):
             if trace is not first:
-                axes.step(first.steps, drawn[0], where="post", color=PALE, linewidth=size * 0.3)
-            axes.step(trace.steps, y, where="post", color=BLACK, linewidth=size * 0.1)
-            shown |= _scale_marks(axes, trace, y, size * (0.6 if rows <= 2 else 0.42))
+                _scale_line(axes, first, color=PALE, linewidth=size * 0.3)
+            _scale_line(axes, trace, color=BLACK, linewidth=size * 0.1)
+            shown |= _scale_marks(axes, trace, size * (0.6 if rows <= 2 else 0.42))
             _end(axes, trace.steps, trace["scale"], floor, top, "" if columns > 2 else " at step {}")
             kinds = list(overflow_kinds(trace).values())
             counts = [f"{kinds.count(k)} {word}" for k, word in _WORDS.items() if k in kinds]
@@ -128,9 +143,15 @@ def scale_plot(
         return stem, figure, alt
 
 
-def _scale_marks(axes: Any, trace: Trace, y: Floats, size: float) -> dict[str, Any]:
+def _scale_line(axes: Any, trace: Trace, **look: Any) -> None:
+    """From the scale that the first step was made with to the one after the last."""
+    scales = np.append(_before(trace)[0], trace["scale"])
+    axes.step(np.append(trace.steps[0], trace.steps), _log2(scales), where="post", **look)
+
+
+def _scale_marks(axes: Any, trace: Trace, size: float) -> dict[str, Any]:
     """Marks on a scale's line: where an overflow met it, where it grew; below, the skipped steps. What was drawn."""
-    kinds, before = overflow_kinds(trace), _log2(_before(trace))
+    kinds, before, y = overflow_kinds(trace), _log2(_before(trace)), _log2(trace["scale"])
     grown = y > before
     places = {kind: np.isin(trace.steps, [step for step, k in kinds.items() if k == kind]) for kind in _MARKS}
     rows: dict[str, tuple[Any, Any]] = {kind: (trace.steps[at], before[at]) for kind, at in places.items()}
@@ -146,44 +167,46 @@ def _scale_marks(axes: Any, trace: Trace, y: Floats, size: float) -> dict[str, A
 
 
 # --- amax and the scale that lags behind ------------------------------------------------------------------------------
-def amax_plot(
-    trace: Trace, style: str = "page", *, format: Any = "e4m3", stem: str = "amax", finding: str = "", below: str = ""
-) -> Drawn:
-    """The amax at each step, and the largest magnitude that the scale in use leaves room for; above it values clip.
+_AMAXES = {"amax", "clip limit"}
 
-    The trace has the series ``amax`` and ``scale``: the scale that the values of the step were multiplied with.
+
+def amax_plot(trace: Trace, style: str = "page", *, stem: str = "amax", finding: str = "", below: str = "") -> Drawn:
+    """The amax at each step, and the largest magnitude that the scale in use leaves room for; what clips is marked.
+
+    The trace is one of ``numsim.scaling.replay_amaxes``: series ``amax`` and ``clip limit``, events "clipped".
     """
     check_style(style)
-    check_traces({trace.title: trace}, ("amax", "scale"))
-    target = get_format(format)
-    with settings(style), np.errstate(all="ignore"):
-        amax, scale = trace["amax"], trace["scale"]
-        limit = float(target.max) / scale
-        clips = amax > limit
+    check_traces({trace.title: trace}, ("amax", "clip limit"))
+    with settings(style):
         figure = new_picture(style, 0.52)
         (axes,), legend = _panels(figure, 1, 1, 1)
-        size = type_size(style)
-        y, room = _log2(amax), _log2(limit)
-        floor, top = _span([y, room])
-        high = np.where(np.isnan(y) & (amax > 0), top, y)  # an infinity reaches the top
-        axes.fill_between(trace.steps, room, high, where=clips, step="mid", color=VERMILLION, alpha=0.25, linewidth=0)
-        axes.step(trace.steps, room, where="mid", color=BLUE, linestyle="--", linewidth=size * 0.16,
-                  label=f"limit: {target.title}'s {float(target.max):g} / scale")  # fmt: skip
-        axes.plot(trace.steps, y, color=BLACK, linewidth=size * (0.12 if len(trace) <= 200 else 0.06), label="amax")
-        axes.plot(trace.steps[clips], high[clips], color=VERMILLION, marker="X", linestyle="none", zorder=4,
-                  markersize=size * 0.55,                  label="above the limit: clipped", clip_on=False)  # fmt: skip
-        _end(axes, trace.steps, amax, floor, top)
+        logs = [_log2(trace[name]) for name in ("amax", "clip limit")]
+        floor, top = _span(logs)
+        amax_lines(axes, trace, top, type_size(style))
+        _end(axes, trace.steps, trace["amax"], floor, top)
         _binades(axes.yaxis, floor, top)
         axes.set_ylim(floor - 0.06 * (top - floor), top + 0.1 * (top - floor))
         axes.set_xlabel("step")
         axes.set_ylabel("magnitude")
         _legend(legend, *axes.get_legend_handles_labels())
-        count = int(np.count_nonzero(clips))
+        count = len(set(trace.happened("clipped")))
         finding = finding or f"{trace.title}: values clip in {count} of {len(trace)} steps"
-        headline(figure, finding, below)
-        alt = (f"{finding}. Line chart of the amax and of the largest magnitude that fits, in powers of two; the amax "
-               f"is above it in {count} of {len(trace)} steps.")  # fmt: skip
+        headline(figure, finding, below or "Limit: the format's largest number / the scale in use.")
+        alt = (f"{finding}. Line chart of the amax and of the largest magnitude that fits, in powers of two; values "
+               f"clip in {count} of {len(trace)} steps.")  # fmt: skip
         return stem, figure, alt
+
+
+def amax_lines(axes: Any, trace: Trace, infinite: float, size: float) -> None:
+    """The lines and marks of ``amax_plot``; an infinite amax stands at the height ``infinite``."""
+    limit, amax = _log2(trace["clip limit"]), _log2(trace["amax"])
+    ends = np.where(np.isposinf(trace["amax"]), infinite, amax)
+    axes.step(trace.steps, amax, where="mid", color=BLACK, linewidth=size * 0.12, label="amax")
+    axes.step(trace.steps, limit, where="mid", color=BLUE, linestyle="--", linewidth=size * 0.19, label="limit")
+    clipped = np.isin(trace.steps, trace.happened("clipped"))
+    axes.plot(trace.steps[clipped], ends[clipped], color=VERMILLION, marker="X", linestyle="none", zorder=4,
+              markersize=size * 0.6, label="clipped")  # fmt: skip
+    axes.vlines(trace.steps[clipped], limit[clipped], ends[clipped], color=VERMILLION, linewidth=size * 0.1)
 
 
 # --- ranges -----------------------------------------------------------------------------------------------------------
@@ -192,7 +215,7 @@ _LIMITS = ((VERMILLION, "--"), (BLUE, "-."), (GREEN, ":"), (ORANGE, "-"))
 
 
 def ranges_plot(
-    traces: Mapping[str, Trace],
+    trace: Trace,
     style: str = "page",
     *,
     formats: Sequence[Any] = ("fp16",),
@@ -202,28 +225,35 @@ def ranges_plot(
 ) -> Drawn:
     """Ranges of magnitudes over the steps, a panel for each layer: amax, median, and where 90 % of them lie.
 
-    Each trace has the series ``p5``, ``median``, ``p95`` and ``amax``. Lines across: each format's largest number and
-    the least that is not 0.
+    The trace has the series ``p5``, ``median``, ``p95`` and ``amax``, or these with a layer's name before each, such as
+    ``conv1 amax``; ``numsim.data.gradient_ranges`` makes one. Lines across: each format's largest number and the least
+    that is not 0.
+
+    >>> from numsim.data import gradient_ranges, load_gradients
+    >>> print(ranges_plot(gradient_ranges(load_gradients()))[2].partition(".")[0])
+    The widest range from 5 % to the amax is that of linear2
     """
     check_style(style)
-    check_traces(traces, RANGES)
+    layers = _layers(trace)
+    if not layers:
+        check_traces({trace.title: trace}, RANGES)
+    check_traces({trace.title: trace}, ())
     chosen = [get_format(f) for f in formats]
     if len(chosen) > len(_LIMITS):
         raise InputError(f"formats={short(formats)}: at most {len(_LIMITS)} are told apart. Example: formats=['fp16']")
     with settings(style):
-        columns = min(len(traces), 4 if style == "page" else 6)
-        rows = math.ceil(len(traces) / columns)
+        rows = math.ceil(len(layers) / (4 if style == "page" else 6))
+        columns = math.ceil(len(layers) / rows)
         figure = new_picture(style, 0.24 + 0.3 * rows)
-        panels, legend = _panels(figure, rows, columns, len(traces))
+        panels, legend = _panels(figure, rows, columns, len(layers))
         size = type_size(style)
         limits = [(float(math.log2(f.max)), float(f.emin - f.fraction_bits)) for f in chosen]
-        logs = [_log2(t[name]) for t in traces.values() for name in RANGES]
-        floor, top = _span([*logs, np.ravel(limits)])
-        for axes, (name, trace) in zip(panels, traces.items(), strict=True):
-            low, middle, high, amax = (_log2(trace[series]) for series in RANGES)
+        logs = {name: [_log2(trace[series]) for series in four] for name, four in layers.items()}
+        floor, top = _span([*(x for four in logs.values() for x in four), np.ravel(limits)])
+        few = len(trace) <= 12
+        for axes, (name, (low, middle, high, amax)) in zip(panels, logs.items(), strict=True):
             axes.fill_between(trace.steps, low, high, color=SKY, alpha=0.35, linewidth=0, label="5 to 95 %")
             axes.plot(trace.steps, middle, color=BLACK, linewidth=size * 0.16, label="median")
-            few = len(trace) <= 12
             axes.plot(trace.steps, amax, color=BLACK, linewidth=size * 0.08, label="amax", linestyle=":",
                       marker="^" if few else "")  # fmt: skip
             for f, ends, (color, dash) in zip(chosen, limits, _LIMITS, strict=False):
@@ -235,12 +265,20 @@ def ranges_plot(
         _binades(panels[0].yaxis, floor, top, 8 if rows <= 3 else 4)
         panels[0].set_ylim(floor - 0.04 * (top - floor), top + 0.04 * (top - floor))
         _legend(legend, *panels[0].get_legend_handles_labels())
-        widest = max(traces, key=lambda name: float(np.nanmax(_log2(traces[name]["amax"]) - _log2(traces[name]["p5"]))))
+        widths = {name: float(np.nanmax(np.append(amax - low, 0))) for name, (low, *_, amax) in logs.items()}
+        widest = max(widths, key=lambda name: widths[name])
         finding = finding or f"The widest range from 5 % to the amax is that of {widest}"
         headline(figure, finding, below)
-        alt = (f"{finding}. Panels for {', '.join(traces)}: amax, median and the middle 90 % of the magnitudes over "
-               f"the steps, in powers of two, with the limits of {', '.join(f.title for f in chosen)}.")  # fmt: skip
+        alt = (f"{finding}. Panels for {listed(list(layers))}: amax, median and the middle 90 % of the magnitudes over "
+               f"the steps, in powers of two, with the limits of {listed([f.title for f in chosen])}.")  # fmt: skip
         return stem, figure, alt
+
+
+def _layers(trace: Trace) -> dict[str, list[str]]:
+    """The four series of each layer, by the layer's name; one without a name has the trace's title."""
+    heads = [name.removesuffix(RANGES[-1]) for name in trace.series if f" {name}".endswith(f" {RANGES[-1]}")]
+    fours = {head.strip() or trace.title: [head + series for series in RANGES] for head in heads}
+    return {name: four for name, four in fours.items() if set(four) <= set(trace.series)}
 
 
 # --- what they share --------------------------------------------------------------------------------------------------

@@ -128,21 +128,41 @@ def clip_grad_norm(gradients: Sequence[Any], max_norm: float, format: Any = FP32
 def unscale_and_clip(gradients: Sequence[Any], scale: float, max_norm: float, format: Any = FP32) -> Clipped:
     """DeepSpeed's way: scaled gradients are unscaled and clipped by one multiplication, with one rounding.
 
-    clip = max((norm / scale + 1e-6) / max_norm, 1), and all gradients times 1 / (clip * scale); every step of it in
-    FP32, the norm (that of the scaled gradients) too. Rules as for ``clip_grad_norm``.
+    Rules
+    -----
+    NaN, Inf : a norm that is not finite becomes 1 there (a mark of -1, of which a norm is taken again): nothing is
+        clipped, unless max_norm is below 1 / scale. Its scaler skips such a step; but see overflow.
+    overflow : a sum of squares beyond FP32, of *scaled* gradients whose norm is 2^64 or more, is such a norm, though no
+        gradient is infinite and no step is skipped.
+    -0, subnormals : kept.
+
+    Squares add up in FP64; their sum is rounded to FP32 and so is its root, the ``norm`` (of the scaled gradients).
+    clip = max((norm / scale + 1e-6) / max_norm, 1), and the coefficient 1 / (clip * scale), are FP32, with Python
+    numbers rounded to FP32 first, as torch has it on the CPU (on a GPU it divides by a Python number by multiplying
+    with its reciprocal: the same for powers of two). Here FP64 sums are rounded once; torch's, in an order of their
+    own, are the same after FP32 but for one in some 10^8.
+    Parameters: gradients in ``format``; results are FP32, as its copies for the optimizer are. Raises ``InputError``
+    for a scale or max_norm that is no number above 0. Cost: three passes.
+    Source: deepspeedai/DeepSpeed 02aa38c, runtime/zero/stage_1_and_2.py, get_grad_norm_direct, unscale_and_clip_grads.
 
     >>> unscale_and_clip([[3.0 * 1024, 4.0 * 1024]], 1024.0, 1.0)
     Clipped(gradients=[array([0.5999999 , 0.79999983], dtype=float32)], norm=5120.0, coefficient=0.00019531245925463736)
+    >>> unscale_and_clip([[2.0**64]], 1024.0, 1.0).gradients[0] == 2.0**54  # not clipped
+    array([ True])
     """
+    check_ieee()
     format = _format(format)
     for name, value in (("scale", scale), ("max_norm", max_norm)):
         _check_number(name, value, "unscale_and_clip(gradients, 65536.0, 1.0)")
-    one, values = np.float32(1), [fit(g, format) for g in gradients]
-    norm = np.float32(gradient_norm(values))
+    values = [fit(g, format) for g in gradients]
     with np.errstate(all="ignore"):
-        clip = (norm / np.float32(scale) + np.float32(1e-6)) / np.float32(max_norm)
-        coefficient = one / (np.maximum(clip, one) * np.float32(scale))  # NaN stays
-        clipped = [fit(g * coefficient, format) for g in values]
+        one, scale32 = np.float32(1), np.float32(scale)
+        norms = [math.sqrt(math.fsum(np.square(g, dtype=np.float64).ravel().tolist())) for g in values]
+        norm = np.sqrt(np.float32(math.fsum(n * n for n in norms)))
+        norm = norm if np.isfinite(norm) else one
+        clip = (norm / scale32 + np.float32(1e-6)) / np.float32(max_norm)
+        coefficient = one / (np.maximum(clip, one) * scale32)
+        clipped = [g * coefficient for g in values]
     return Clipped(clipped, float(norm), float(coefficient))
 
 
@@ -163,5 +183,6 @@ def _format(value: Any) -> Format:
 
 
 def _check_number(name: str, value: Any, example: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+    number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+    if not number or not 0 < value < math.inf:
         raise InputError(f"{name}={short(value)}: a number above 0 is needed. Example: {example}")

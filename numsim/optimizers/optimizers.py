@@ -18,10 +18,11 @@ stochastic); torchao 0.18, torchao/optim/quant_utils.py (16 random bits).
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -53,7 +54,7 @@ class Bytes(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class State:
-    """Weights and what the optimizer remembers of them; float32 arrays that are not to be written to.
+    """Weights and what the optimizer remembers of them; float32 arrays, copies that cannot be written to.
 
     step : updates so far. weights : values of the weights' format. slots : further tensors by name: "momentum";
     "exp_avg", "exp_avg_sq"; "master"; "compensation". update : what the last step wanted to add to the weights in
@@ -66,14 +67,13 @@ class State:
     update: Tensor | None = None
 
     def __post_init__(self) -> None:
-        for array in (self.weights, self.update, *self.slots.values()):
-            if array is not None:
-                array.flags.writeable = False
-        object.__setattr__(self, "slots", MappingProxyType(dict(self.slots)))
+        object.__setattr__(self, "weights", _kept(self.weights))
+        object.__setattr__(self, "slots", MappingProxyType({name: _kept(x) for name, x in self.slots.items()}))
+        object.__setattr__(self, "update", None if self.update is None else _kept(self.update))
 
 
 @dataclass(frozen=True)
-class Optimizer:
+class Optimizer(ABC):
     """What SGD, Adam and AdamW have in common: formats, and how the weights are written back."""
 
     lr: float = 1e-3
@@ -99,6 +99,8 @@ class Optimizer:
         if self.update == "kahan" and self.order == "fused":
             raise InputError(f"update='kahan' rounds every step: another order than 'fused' is needed. "
                              f"Example: {self._call}")  # fmt: skip
+        for name in self._settings:
+            object.__setattr__(self, name, _python(getattr(self, name)))
         for name, value, low, high in self._numbers():
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value < high:
                 rule = f"a number from {low:g} on" if high == math.inf else f"a number from {low:g} to below {high:g}"
@@ -117,6 +119,8 @@ class Optimizer:
     @property
     def _gradients(self) -> Any:
         return self.format if self.gradients is None else self.gradients
+
+    _settings: ClassVar[tuple[str, ...]] = ("lr", "weight_decay")
 
     def _numbers(self) -> list[tuple[str, Any, float, float]]:
         """Name, value, least allowed, first too large."""
@@ -141,8 +145,8 @@ class Optimizer:
     def initial(self, weights: Any) -> State:
         """The state before the first step; the weights are rounded to their format (the masters to FP32)."""
         check_ieee()
-        start = fit(weights, self.format).copy()
-        slots = {"master": fit(weights, FP32).copy()} if self.update == "master" else {}
+        start = fit(weights, self.format)
+        slots = {"master": fit(weights, FP32)} if self.update == "master" else {}
         if self.update == "kahan":
             slots["compensation"] = np.zeros_like(start)
         return State(0, start, {**slots, **{name: np.zeros_like(start) for name in self.tensors}})
@@ -198,6 +202,7 @@ class Optimizer:
         update = np.float32(factor) * top if bottom is None else np.float32(factor) * top / bottom
         return State(state.step + 1, fit(new, self.format), slots, np.asarray(update))
 
+    @abstractmethod
     def _direction(
         self, t: Tensors, state: State, w: Tensor, g: Tensor, formats: tuple[Format, Format, Format]
     ) -> tuple[Tensor, dict[str, Tensor], Tensor, Tensor | None, float]:
@@ -205,7 +210,6 @@ class Optimizer:
 
         ``formats`` are those that weights, slots and gradients have in this calculation.
         """
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,6 +231,8 @@ class SGD(Optimizer):
     momentum: float = 0.0
     dampening: float = 0.0
     nesterov: bool = False
+
+    _settings = ("lr", "weight_decay", "momentum", "dampening")
 
     @property
     def tensors(self) -> tuple[str, ...]:
@@ -277,12 +283,13 @@ class Adam(Optimizer):
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
 
+    _settings = ("lr", "weight_decay", "eps")
     decoupled = False  # AdamW's
 
     def __post_init__(self) -> None:
         if not isinstance(self.betas, (tuple, list)) or len(self.betas) != 2:
             raise InputError(f"betas={short(self.betas)}: two numbers are needed. Example: betas=(0.9, 0.999)")
-        object.__setattr__(self, "betas", tuple(self.betas))
+        object.__setattr__(self, "betas", tuple(map(_python, self.betas)))
         super().__post_init__()
 
     def _numbers(self) -> list[tuple[str, Any, float, float]]:
@@ -329,6 +336,17 @@ class AdamW(Adam):
 
 def _size(format: Format) -> int:
     return -(-format.bits // 8)
+
+
+def _python(x: Any) -> Any:
+    """NumPy's numbers as Python's."""
+    return x.item() if isinstance(x, (np.integer, np.floating)) else x
+
+
+def _kept(x: Any) -> Tensor:
+    kept = np.array(x, np.float32)
+    kept.flags.writeable = False
+    return kept
 
 
 # --- lost updates ----------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from numsim.scaling.fp64_scalers import ApexFp16Scaler, ApexScaler, DeepSpeedSca
 from numsim.scaling.logmax import OpenSeq2SeqLogMaxScaler
 from numsim.scaling.playback import replay, replay_scales
 from numsim.scaling.protocol import GradScalerProtocol, Parameter, ProtocolError, Stage
+from numsim.scaling.ranks import reduce_found_inf
 from numsim.scaling.recipes import (
     Gemm,
     Recipe,
@@ -61,6 +62,7 @@ __all__ = [
     "power_of_two_scale",
     "quantize_operand",
     "reduce_amax",
+    "reduce_found_inf",
     "replay",
     "replay_amaxes",
     "replay_scales",

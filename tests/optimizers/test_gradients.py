@@ -124,9 +124,42 @@ def test_unscaling_and_clipping_at_once_rounds_once():
         assert (once.gradients[0] != twice.gradients[0]).any() or equal
         assert math.isclose(once.norm, scale * twice.norm, rel_tol=1e-6)
     assert unscale_and_clip([[0.5 * 1024]], 1024.0, 1.0).gradients[0] == 0.5  # nothing to clip
-    assert np.isnan(unscale_and_clip([[NAN, 1.0]], 1024.0, 1.0).gradients[0]).all()
-    infinite = unscale_and_clip([[INF, 1.0]], 1024.0, 1.0)
-    np.testing.assert_array_equal(infinite.gradients[0], [NAN, 0])
+
+
+@pytest.mark.parametrize("scale", [1.0, 65536.0, 3000.0, 0.1, 1e39])
+@pytest.mark.parametrize("max_norm", [1.0, 0.37, 1e-7, 1000])
+def test_unscaling_and_clipping_as_deepspeed_does(scale, max_norm):
+    """The lines of get_grad_norm_direct and unscale_and_clip_grads, for one group on one rank."""
+    torch = pytest.importorskip("torch")
+    generator = torch.Generator().manual_seed(9)
+    groups = [[torch.tensor(e)] for e in ([0.0, -0.0], [INF, 1.0], [NAN, 1.0], [2.0**64, 1.0], [1e-30, 1e-45], [3e38])]
+    groups += [[torch.randn(n, generator=generator) * 10**e for n in (64, 1, 5000)] for e in (-4, 0, 4)]
+    for group in groups:
+        norms = [torch.linalg.vector_norm(g.double(), ord=2.0) for g in group]
+        total = torch.stack(norms).square().sum().float()
+        # pow(1 / 2) on a GPU is IEEE 754's root, on torch's CPU not always
+        total = torch.from_numpy(np.sqrt(total.numpy(), out=np.empty((), np.float32)))
+        total.masked_fill_(total.isinf().logical_or(total.isnan()), -1.0)
+        norm = torch.linalg.vector_norm(torch.stack([total]), ord=2)
+        clip = torch.clamp(((norm / scale) + 1e-6) / max_norm, min=1.0)
+        factor = 1.0 / (clip * scale)
+        ours = unscale_and_clip([g.numpy() for g in group], scale, max_norm)
+        assert np.float32([ours.norm, ours.coefficient]).tolist() == [norm.item(), factor.item()]
+        for g, got in zip(group, ours.gradients, strict=True):
+            theirs = g.clone().mul_(factor).numpy()
+            assert np.where(np.isnan(got), 0, got.view(np.uint32)).tolist() == (
+                np.where(np.isnan(theirs), 0, theirs.view(np.uint32)).tolist()
+            )
+
+
+def test_fp16_gradients_are_unscaled_in_fp32():
+    once = unscale_and_clip([[1.0, 2.0**-24]], 1024.0, 1.0, "fp16")
+    assert once.gradients[0].tolist() == [2.0**-10, 2.0**-34] and once.gradients[0].dtype == np.float32
+
+
+def test_limits_as_numpy_numbers():
+    a, b = (clip_grad_norm([[3.0, 4.0]], x) for x in (np.float32(0.5), 0.5))
+    assert (a.gradients[0] == b.gradients[0]).all()
 
 
 def test_no_gradients_and_bad_limits():

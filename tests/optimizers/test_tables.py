@@ -9,7 +9,18 @@ import pytest
 from numsim import encode, round_to
 from numsim.errors import InputError
 from numsim.formats import get_format
-from numsim.optimizers import SGD, Adam, AdamW, Bytes, accumulate_gradients, carry_and_cut, lost_updates
+from numsim.optimizers import (
+    SGD,
+    Adam,
+    AdamW,
+    Bytes,
+    Optimizer,
+    State,
+    accumulate_gradients,
+    carry_and_cut,
+    lost_updates,
+    train_digits,
+)
 from numsim.random import Stream, bits_from
 
 
@@ -251,3 +262,36 @@ def test_torch_is_not_needed_and_formats_are_records():
 def test_gradients_are_rounded_to_their_own_format():
     for options, moved in (({}, 1.0), ({"gradients": "fp32"}, 0.9990234375), ({"update": "master"}, 1.0)):
         assert after(SGD(5e4, format="fp16", **options), 1.0, 2e-8).weights == np.float32(moved)
+
+
+# --- states and settings ---------------------------------------------------------------------------------------------
+def test_states_are_copies():
+    """Arrays of the caller's are not frozen, and states do not change with them."""
+    weights, momentum, gradient = np.ones(3, np.float32), np.zeros(3, np.float32), np.float32([1, 2, 3])
+    sgd = SGD(0.1, momentum=0.9)
+    state = State(0, weights, {"momentum": momentum})
+    after_one = sgd.step(state, gradient)  # the first step copies the gradient
+    weights[:], momentum[:], gradient[:] = 7, 7, 7
+    assert state.weights.tolist() == [1, 1, 1] and state.slots["momentum"].tolist() == [0, 0, 0]
+    assert after_one.slots["momentum"].tolist() == [1, 2, 3]
+    for frozen in (state.weights, after_one.slots["momentum"], after_one.update):
+        with pytest.raises(ValueError, match="read-only"):
+            frozen[0] = 1
+
+
+def test_numpys_numbers_are_settings():
+    lr, betas = np.float32(0.1), (np.float64(0.8), np.float32(0.5))
+    adam = Adam(lr, betas=betas, eps=np.float64(1e-6), weight_decay=np.int64(0))
+    assert adam == Adam(float(lr), betas=(0.8, 0.5), eps=1e-6, weight_decay=0) and "np." not in repr(adam)
+    assert SGD(lr, momentum=np.float32(0.5)) == SGD(float(lr), momentum=0.5)
+    for wrong in (np.bool_(True), np.float32(np.nan), np.array([0.1]), "0.1"):
+        with pytest.raises(InputError, match="lr="):
+            SGD(wrong)
+
+
+def test_the_base_is_no_optimizer():
+    with pytest.raises(TypeError, match="abstract"):
+        Optimizer(0.1)
+    for wrong in (5, None, SGD):
+        with pytest.raises(InputError, match="an optimizer is needed"):
+            train_digits(wrong)

@@ -12,6 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import numsim
+from numsim import kernels
 from numsim.blocks import quantize
 from numsim.errors import InputError
 from numsim.scaling import (
@@ -557,3 +558,18 @@ def test_strict_checks_know_it():
     check_strict(DelayedScaling())
     with pytest.raises(InputError, match="amax_history_len"):
         check_strict({"amax_history_len": 0})
+
+
+@pytest.mark.parametrize("which", ["kernel", "reference"])
+@pytest.mark.parametrize("shape", [(6,), (2, 3), (3, 2, 1)])
+def test_a_signalling_nan_hides_no_number(which, shape):
+    if which == "kernel" and kernels.why_not() is not None:
+        pytest.skip(str(kernels.why_not()))
+    words = np.uint32([0x7F800001, 0x40400000, 0xFF800001, 0xC0800000, 0x7FC00000, 0x3F800000])  # NaN 3 NaN -4 NaN 1
+    for order in (words, words[::-1], np.roll(words, 1)):
+        x, recipe = order.view(np.float32).reshape(shape), DelayedScaling(amax_history_len=2)
+        with kernels.force(which):
+            assert recipe.quantize(recipe.initial(), x)[1].amax_history[0] == 4
+            assert replay_amaxes(recipe, tensors=[x, x.T])["amax"].tolist() == [4, 4]
+    with kernels.force(which):
+        assert replay_amaxes(recipe, tensors=[np.zeros((0, 3))])["amax"].tolist() == [0]

@@ -76,6 +76,14 @@ def test_from_a_state():
     assert sharded.happened("overflow") == [2]
 
 
+def test_states_of_other_scalers():
+    for name, state in (("torch", 5), ("torch", "I"), ("deepspeed", State(4.0)), ("megatron", State(4.0))):
+        with pytest.raises(InputError, match=r"state=.*State is needed"):
+            replay(get_scaler(name), "IC", state)
+    megatron = get_scaler("megatron")
+    assert replay(megatron, "C", megatron.update(megatron.initial(), 1))["scale used"] == [2.0**32]
+
+
 def test_log_max_takes_amaxes():
     trace = replay(get_scaler("openseq2seq-logmax"), [0.5, 0.25, math.inf, 0.5])
     assert trace.happened("overflow") == [3] and trace["scale"][2:].tolist() == [1.0, 1.0]

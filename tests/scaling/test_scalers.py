@@ -1,13 +1,26 @@
 """Every other scaler against tables worked out by hand from its source: transitions, bounds, factors, what raises."""
 
+import copy
 import dataclasses
 import math
+import pickle
 
 import numpy as np
 import pytest
 
 from numsim.errors import InputError
-from numsim.scaling import SYSTEMS, OpenSeq2SeqLogMaxScaler, ScalerError, State, check_strict, get_scaler, list_scalers
+from numsim.scaling import (
+    SYSTEMS,
+    GradScaler,
+    OpenSeq2SeqLogMaxScaler,
+    ProtocolError,
+    Scaler,
+    ScalerError,
+    State,
+    check_strict,
+    get_scaler,
+    list_scalers,
+)
 from numsim.scaling.fp64_scalers import DeepSpeedState, FairseqState
 from numsim.scaling.scaler import FLT_MAX, FLT_MIN, HysteresisState, IterationState
 
@@ -320,3 +333,46 @@ def test_pure_and_plain(name):
     assert {type(x) for x in dataclasses.astuple(after)} <= {int, float} and type(after.scale) is float
     with pytest.raises(dataclasses.FrozenInstanceError):
         scaler.init_scale = 1.0
+
+
+def test_names_in_any_case_and_near_ones():
+    assert get_scaler("Apex_FP16") == get_scaler("apex-fp16") and get_scaler(" TORCH ") == get_scaler("torch")
+    for wrong, words in (("megatorn", "did you mean megatron"), ("pytorch", "did you mean torch"), (5, "allowed are")):
+        with pytest.raises(InputError, match=f"unknown scaler {wrong!r}: {words}"):
+            get_scaler(wrong)
+
+
+@pytest.mark.parametrize("wrong", [5, None, "torch", GradScaler, [1]])
+def test_strict_checks_need_settings(wrong):
+    with pytest.raises(InputError, match="a scaler, or its settings as a dict, is needed"):
+        check_strict(wrong)
+
+
+def test_log_max_is_a_scaler_that_takes_amaxes():
+    assert [name for name in SYSTEMS if get_scaler(name).takes == "amax"] == ["openseq2seq-logmax"]
+    for name in SYSTEMS:
+        scaler = get_scaler(name)
+        assert isinstance(scaler, Scaler) and scaler.update(scaler.initial(), 0.5).scale > 0
+        assert scaler.is_overflow(math.inf) and not scaler.is_overflow(0.0)
+
+
+def test_errors_travel():
+    """As between processes."""
+    scaler = get_scaler("deepspeed", init_scale=1.0, hysteresis=1)
+    with pytest.raises(ScalerError) as caught:
+        scaler.update(scaler.initial(), 1)
+    for again in (pickle.loads(pickle.dumps(caught.value)), copy.copy(caught.value)):
+        assert (str(again), again.state, again.original) == (str(caught.value), scaler.initial(), "Exception")
+    error = pickle.loads(pickle.dumps(ProtocolError("words", "KeyError")))
+    assert (str(error), error.torch) == ("words", "KeyError")
+
+
+def test_complex_numbers_are_torchs_alone():
+    assert get_scaler("torch", init_scale=3 + 0j).init_scale == get_scaler("static", init_scale=3 + 0j).init_scale == 3
+    for name in ("megatron", "apex", "flax"):
+        with pytest.raises(InputError, match="init_scale"):
+            get_scaler(name, init_scale=3 + 0j)
+
+
+def test_the_largest_fp32():
+    assert FLT_MAX == float(np.finfo(np.float32).max) and FLT_MIN == float(np.finfo(np.float32).tiny)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import sys
+import tempfile
+import warnings
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -14,18 +17,19 @@ from typing import Any
 from numsim import files
 from numsim._version import __version__
 from numsim.cli import CANNOT_RUN, CHECK_FAILED, FINE, _output, add_output
-from numsim.errors import InputError, NumsimError, RecordError
+from numsim.errors import InputError, NumsimError, RecordError, UnavailableError
 from numsim.experiments import get_experiment, results
 from numsim.machines import find_machine
 from numsim.machines.emulated import has_kernel
 from numsim.machines.question import Question
-from numsim.machines.recorded import parse_record
+from numsim.machines.recorded import Record, parse_record
 from numsim.machines.verdict import Verdict, compare_answers, compare_traces
 from numsim.show import report, text
 from numsim.show.text import Line, Span
 from numsim.traces import Trace, load_trace, read_trace
 
 _SHOWN = 10
+_PICTURES = (".png", ".svg")
 _COMPARED = ("compared: question, answer, findings, tables, series, traces, all answers' bits",
              "not compared: verdicts, guess, pictures, provenance")  # fmt: skip
 _MOST_WORK = 10**11  # roundings: some minutes with kernels
@@ -38,43 +42,49 @@ def add(subparsers: Any) -> None:
         "check",
         description="Recompute a result (.json, from 'numsim run') or a record (.npz, from 'numsim record') on the "
         "emulator. Says 'equal', or what differs; exits with 1 if that is not documented. A trace (.json, from "
-        "Trace.save) is shown, and compared with another one.",
+        "Trace.save) is shown, compared with another one, and drawn: a loss scale, an amax and its limit, or ranges.",
         examples=[
             "numsim check numsim-results/swamping.json",
             "numsim check casts.npz",
             "numsim check submission.json --json",
             "numsim check ours.json --against theirs.json          (traces)",
+            "numsim check trace.json --out trace.svg",
         ],
     )
     parser.add_argument("files", nargs="+", metavar="FILE", help="results, records and traces")
     parser.add_argument("--against", metavar="FILE", help="a trace to compare traces with")
     parser.add_argument("--nan", choices=("mask", "bits"), default="mask",
                         help="NaNs of other sign or payload count as equal (mask, default) or not (bits)")  # fmt: skip
-    add_output(parser, "a folder, or a file .json or .txt, to write to as well")
+    parser.add_argument("--style", choices=("page", "slide"), default="page", help="of the picture (default: page)")
+    add_output(parser, "a folder, or a file .json or .txt, to write to as well; .png or .svg: a trace's picture")
 
 
 def run(args: argparse.Namespace) -> int:
+    pictured = _wants_picture(args)
     against = None if args.against is None else load_trace(args.against)
-    for name in args.files if against is not None else ():
-        if not _is_trace(files.read_bytes(name)):
-            example = "Example: numsim check ours.json --against theirs.json"
-            raise InputError(f"{files.show(name)} is no trace: --against compares traces. {example}")
+    contents = [(name, _read(name)) for name in args.files]
+    for name, content in contents if pictured or against is not None else ():
+        if not isinstance(content, Trace):
+            why = "--out draws traces" if pictured else "--against compares traces"
+            example = "--out trace.png" if pictured else "--against theirs.json"
+            raise InputError(f"{files.show(name)} is no trace: {why}. Example: numsim check ours.json {example}")
+    if pictured:
+        _draw(contents[0][1], Path(args.out), args.style)
     code, found = FINE, []
-    for name in args.files:
-        data = files.read_bytes(name)
-        if data[:4] == b"PK\x03\x04" or name.lower().endswith(".npz"):
-            one = _record(data, files.show(name), args.nan)
-        elif _is_trace(data):
-            one = _trace(data, files.show(name), against, files.show(Path(args.against or "").name), args.nan)
+    for name, content in contents:
+        if isinstance(content, Trace):
+            one = _trace(content, files.show(name), against, files.show(Path(args.against or "").name), args.nan)
+        elif isinstance(content, Record):
+            one = _record(content, files.show(name), args.nan)
         else:
-            one = _result(data, files.show(name))
+            one = _result(content, files.show(name))
         found.append(one)
         code = max(code, one["code"], key=(FINE, CANNOT_RUN, CHECK_FAILED).index)
         if not args.json:
             text.write(_lines(one), sys.stdout, colour=_output.colour(args.plain))
     keep = ("file", "kind", "what", "equal", "differences", "verdict", "notes")
     told = {"numsim": __version__, "checked": [{k: one[k] for k in keep} for one in found]}
-    if args.out is not None:
+    if args.out is not None and not pictured:
         lines = [line for one in found for line in _lines(one)]
         _output.write_out(args.out, "check", {"txt": text.plain(lines), "json": _output.to_json(told)})
     if args.json:
@@ -82,12 +92,45 @@ def run(args: argparse.Namespace) -> int:
     return code
 
 
-def _is_trace(data: bytes) -> bool:
-    return b'"numsim_trace"' in data and b'"numsim_result"' not in data  # results have traces inside
+def _read(name: str) -> Record | Trace | dict[str, Any]:
+    """A record, a trace, or the entries of a result."""
+    data, what = files.read_bytes(name), files.show(name)
+    if data[:4] == b"PK\x03\x04" or name.lower().endswith(".npz"):
+        return parse_record(data, what)
+    content = files.parse_json(data, what)
+    if isinstance(content, dict) and "numsim_trace" in content:
+        return read_trace(content, what)
+    return results.read_result(content, what)
 
 
-def _trace(data: bytes, what: str, against: Trace | None, other: str, nan: str) -> dict[str, Any]:
-    trace = read_trace(files.parse_json(data, what), what)
+def _wants_picture(args: argparse.Namespace) -> bool:
+    """Whether --out names a picture; what cannot be written is refused before any work."""
+    if args.out is None:
+        return False
+    path = _output.check_out(args.out, "check", ("txt", "json", "png", "svg"))
+    pictured = path.suffix.lower() in _PICTURES and not path.is_dir()
+    if pictured and len(args.files) > 1:
+        raise InputError(f"{len(args.files)} files: a picture is of one trace. Example: numsim check trace.json "
+                         "--out trace.png")  # fmt: skip
+    return pictured
+
+
+def _draw(trace: Any, path: Path, look: str) -> None:
+    """The trace's picture in the one form that was asked for; matplotlib comes in only for that."""
+    os.environ["MPLBACKEND"] = "agg"  # a backend that is not there would keep matplotlib from loading
+    try:
+        from numsim.show import style, trace_plots
+    except ImportError as error:
+        raise UnavailableError(f"matplotlib does not load here ({error}): no picture is drawn.") from None
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # a sign of a title that the font lacks
+        _, figure, alt = trace_plots.trace_plot(trace, look)
+        facts = {"numsim": __version__, "digest": trace.digest}
+        drawn = {p.suffix: p.read_bytes() for p in style.save(figure, Path(folder) / "check", alt=alt, metadata=facts)}
+    _output.warn(f"wrote {files.show(files.write_atomic(path, drawn[path.suffix.lower()]))}")
+
+
+def _trace(trace: Trace, what: str, against: Trace | None, other: str, nan: str) -> dict[str, Any]:
     verdict = compare_traces(trace, against, nan=nan, names=("this", other)) if against is not None else None
     return {
         "file": what,
@@ -103,8 +146,7 @@ def _trace(data: bytes, what: str, against: Trace | None, other: str, nan: str) 
     }
 
 
-def _record(data: bytes, what: str, nan: str) -> dict[str, Any]:
-    record = parse_record(data, what)
+def _record(record: Record, what: str, nan: str) -> dict[str, Any]:
     for q, _ in record.answers:
         if math.prod(q.shape) > _MOST_RESULTS:
             raise RecordError(f"{what}: {q} has more than {_MOST_RESULTS:.0e} results: so many are not recomputed.")
@@ -137,8 +179,7 @@ def work(q: Question) -> int:
     return max(math.prod(q.shape), *(a.size for a in q.arrays))
 
 
-def _result(data: bytes, what: str) -> dict[str, Any]:
-    result = results.parse_result(data, what)
+def _result(result: dict[str, Any], what: str) -> dict[str, Any]:
     emulated = find_machine("emulated")
     session, again = results.recompute(result, emulated, what)
     differ = list(results.differences(result, session, again))

@@ -19,7 +19,7 @@ from numsim._version import __version__
 from numsim.errors import InputError, NumsimError, RecordError
 from numsim.experiments import get_experiment
 from numsim.experiments.experiment import Experiment, Result, Session
-from numsim.files import is_label, parse_json
+from numsim.files import is_label
 from numsim.machines.question import Answer, Question, array_digest
 from numsim.machines.verdict import Verdict, compare_traces
 from numsim.traces import Trace, read_trace
@@ -146,9 +146,8 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
 }  # fmt: skip
 
 
-def parse_result(data: bytes, what: str) -> dict[str, Any]:
-    """A result file's content, checked. Raises ``RecordError``."""
-    result = parse_json(data, what)
+def read_result(result: Any, what: str) -> dict[str, Any]:
+    """What was parsed from a result file, checked. Raises ``RecordError``."""
     example = "Example: numsim check numsim-results/swamping.json"
     if not isinstance(result, dict) or "numsim_result" not in result:
         raise RecordError(f"{what} is no numsim result: it has no entry numsim_result. {example}")

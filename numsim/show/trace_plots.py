@@ -54,8 +54,8 @@ def trace_plot(trace: Trace, style: str = "page") -> Drawn:
     if _layers(trace):
         return ranges_plot(trace, style)
     raise InputError(
-        f"trace {short(trace.title)} has {listed(list(trace.series)) or 'no series'}, which no picture fits: needed "
-        f"are scale, or amax and clip limit, or {listed(RANGES)}. "
+        f"trace {short(trace.title)}: no picture fits its series {short(list(trace.series))}. Needed are scale, or "
+        f"amax and clip limit, or {listed(RANGES)}. "
         "Example: Trace('torch', [1, 2, 3], {'scale': [4.0, 4.0, 2.0]}).draw()"
     )
 
@@ -129,7 +129,7 @@ def scale_plot(
             counts = [f"{kinds.count(k)} {word}" for k, word in _WORDS.items() if k in kinds]
             said.append(f"{name}: {len(kinds)} overflows{f', {listed(counts)}' if counts else ''}")
             if len(traces) > 1:
-                axes.set_title(name, fontweight="normal", fontsize=size * 0.95)
+                axes.set_title(_plain(name), fontweight="normal", fontsize=size * 0.95)
             axes.set_xlabel("step" if axes in panels[-columns:] else "")
         _binades(panels[0].yaxis, floor, top, 8 if rows <= 3 else 4)
         panels[0].set_ylim(floor - 0.2 * (top - floor), top + 0.1 * (top - floor))
@@ -138,7 +138,7 @@ def scale_plot(
         _legend(legend, [shown[k] for k in order], [_MARKS[k][0] for k in order])
         few = len(traces) <= 3
         finding = finding or ("; ".join(said) if few else f"{len(traces)} loss scalers, step by step")
-        headline(figure, finding, below)
+        headline(figure, _plain(finding), below)
         alt = f"{finding}. Line charts of the loss scale over the steps, in powers of two: {'; '.join(said)}."
         return stem, figure, alt
 
@@ -191,7 +191,7 @@ def amax_plot(trace: Trace, style: str = "page", *, stem: str = "amax", finding:
         _legend(legend, *axes.get_legend_handles_labels())
         count = len(set(trace.happened("clipped")))
         finding = finding or f"{trace.title}: values clip in {count} of {len(trace)} steps"
-        headline(figure, finding, below or "Limit: the format's largest number / the scale in use.")
+        headline(figure, _plain(finding), below or "Limit: the format's largest number / the scale in use.")
         alt = (f"{finding}. Line chart of the amax and of the largest magnitude that fits, in powers of two; values "
                f"clip in {count} of {len(trace)} steps.")  # fmt: skip
         return stem, figure, alt
@@ -238,6 +238,8 @@ def ranges_plot(
     if not layers:
         check_traces({trace.title: trace}, RANGES)
     check_traces({trace.title: trace}, ())
+    if len(layers) > 99:
+        raise InputError(f"{len(layers)} layers: at most 99 are drawn.")
     chosen = [get_format(f) for f in formats]
     if len(chosen) > len(_LIMITS):
         raise InputError(f"formats={short(formats)}: at most {len(_LIMITS)} are told apart. Example: formats=['fp16']")
@@ -259,7 +261,7 @@ def ranges_plot(
             for f, ends, (color, dash) in zip(chosen, limits, _LIMITS, strict=False):
                 for y, label in zip(ends, (f"{f.title}: largest, least", None), strict=True):
                     axes.axhline(y, color=color, linestyle=dash, linewidth=size * 0.12, label=label)
-            axes.set_title(name, fontweight="normal", fontsize=size * 0.95)
+            axes.set_title(_plain(name), fontweight="normal", fontsize=size * 0.95)
             axes.set_xlabel("step" if axes in panels[-columns:] else "")
         figure.supylabel("magnitude", fontsize=size)
         _binades(panels[0].yaxis, floor, top, 8 if rows <= 3 else 4)
@@ -268,7 +270,7 @@ def ranges_plot(
         widths = {name: float(np.nanmax(np.append(amax - low, 0))) for name, (low, *_, amax) in logs.items()}
         widest = max(widths, key=lambda name: widths[name])
         finding = finding or f"The widest range from 5 % to the amax is that of {widest}"
-        headline(figure, finding, below)
+        headline(figure, _plain(finding), below)
         alt = (f"{finding}. Panels for {listed(list(layers))}: amax, median and the middle 90 % of the magnitudes over "
                f"the steps, in powers of two, with the limits of {listed([f.title for f in chosen])}.")  # fmt: skip
         return stem, figure, alt
@@ -310,6 +312,11 @@ def _panels(figure: Picture, rows: int, columns: int, count: int) -> tuple[list[
 def _legend(axes: Any, handles: Sequence[Any], labels: Sequence[str]) -> None:
     axes.legend(handles, labels, loc="center left", bbox_to_anchor=(-0.02, 0.5), ncols=len(labels), frameon=False,
                 borderaxespad=0, handletextpad=0.4, columnspacing=1.4)  # fmt: skip
+
+
+def _plain(text: str) -> str:
+    """Names are the user's: a dollar sign is one, not a formula's beginning."""
+    return text.replace("$", r"\$")
 
 
 def _log2(values: Floats) -> Floats:

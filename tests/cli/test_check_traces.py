@@ -2,15 +2,18 @@
 
 import dataclasses
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from numsim import Event, Trace, array, from_codes
+from numsim import Event, Trace, array, from_codes, show
 from numsim.cli import main
+from numsim.data import gradient_ranges, load_gradients
 from numsim.machines import Answer, ask
 from numsim.machines.recorded import record_bytes
+from numsim.scaling import DelayedScaling, GradScaler, replay, replay_amaxes
 from tests.cli import fake
 
 RESULT = Path("numsim-results/fast.json")
@@ -108,6 +111,82 @@ def test_damaged_traces(capsys, text):
     Path("t.json").write_text(text)
     code, out, err = call(capsys, "check", "t.json")
     assert code == 2 and out == "" and err.startswith("numsim: t.json ") and err.count("\n") == 1
+
+
+@pytest.mark.parametrize("word", ["numsim_result", "numsim_trace"])
+def test_a_trace_may_speak_of_results(capsys, word):
+    a_trace(**{word: 1}).save("t.json")
+    code, out, _ = call(capsys, "check", "t.json", "--against", "t.json")
+    assert code == 0 and out.splitlines()[0] == "t.json: equal"
+
+
+# --- pictures ---------------------------------------------------------------------------------------------------------
+PICTURES = {
+    "loss scale": (replay(GradScaler(), "IC"), "1 overflows, 1 searching"),
+    "amax": (replay_amaxes(DelayedScaling(), [1.0, 2.0]), "values clip in 1 of 2 steps"),
+    "ranges": (gradient_ranges(load_gradients()), "The widest range from 5 % to the amax"),
+}
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_a_trace_is_drawn(capsys, name):
+    trace, words = PICTURES[name]
+    trace.save("t.json")
+    code, out, err = call(capsys, "check", "t.json", "--out", "t.svg")
+    assert code == 0 and out.splitlines()[0] == "t.json: undamaged" and err == "numsim: wrote t.svg\n"
+    assert words in Path("t.svg").read_text("utf-8") and trace.digest in Path("t.svg").read_text("utf-8")
+    assert sorted(p.name for p in Path().iterdir()) == ["t.json", "t.svg"]
+
+
+def test_a_picture_in_the_form_and_style_that_were_asked_for(capsys):
+    a_trace(title="学生 $x$").save("t.json")  # which the font lacks
+    sizes = []
+    for look in ("page", "slide"):
+        code, out, err = call(capsys, "check", "t.json", "--against", "t.json", "--style", look, "--out", "T.PNG")
+        assert code == 0 and "t.json: equal" in out and err == "numsim: wrote T.PNG\n"
+        data = Path("T.PNG").read_bytes()
+        sizes.append(int.from_bytes(data[16:20], "big"))
+    assert data[:4] == b"\x89PNG" and sizes == [1440, 2400]
+
+
+def test_a_picture_and_json(capsys):
+    a_trace().save("t.json")
+    code, out, _ = call(capsys, "check", "t.json", "--json", "--out", "t.png")
+    assert code == 0 and json.loads(out)["checked"][0]["kind"] == "trace" and Path("t.png").is_file()
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["result.json", "--out", "x.png"], "result.json is no trace: --out draws traces"),
+        (["r.npz", "--out", "x.svg"], "r.npz is no trace"),
+        (["t.json", "t.json", "--out", "x.png"], "2 files: a picture is of one trace"),
+        (["loss.json", "--out", "x.png"], "no picture fits its series"),
+        (["empty.json", "--out", "x.png"], "has no steps"),
+        (["t.json", "--out", "x.pdf"], "not .pdf"),
+        (["t.json", "--out", "nowhere/x.png"], "there is no folder nowhere"),
+    ],
+)
+def test_what_is_not_drawn(capsys, args, words):
+    a_trace().save("t.json")
+    Trace("x", [1], {"loss": [1.0]}).save("loss.json")
+    Trace("x", [], {"scale": []}).save("empty.json")
+    make(capsys)
+    RESULT.rename("result.json")
+    q = ask("cast", ["fp16"], "bf16", [np.array([1], np.uint16)])
+    Path("r.npz").write_bytes(record_bytes([(q, Answer(np.array([1], np.uint16), {"machine": "x"}))]))
+    code, out, err = call(capsys, "check", *args)
+    assert (code, out) == (2, "") and words in err and err.count("\n") == 1
+    assert not list(Path().glob("x.*"))
+
+
+def test_without_matplotlib(capsys, monkeypatch):
+    a_trace().save("t.json")
+    monkeypatch.delattr(show, "trace_plots", raising=False)
+    monkeypatch.setitem(sys.modules, "numsim.show.trace_plots", None)
+    code, out, err = call(capsys, "check", "t.json", "--out", "x.png")
+    assert (code, out) == (4, "") and "matplotlib does not load here" in err
+    assert call(capsys, "check", "t.json")[0] == 0
 
 
 # --- within results ---------------------------------------------------------------------------------------------------

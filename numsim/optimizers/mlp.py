@@ -55,7 +55,7 @@ def train_digits(
     share that nothing took: no weight, master or compensation; with stochastic rounding that is chance, and right on
     average) and "lost size" (the same share, but of the sum of magnitudes: small updates are lost first).
     Raises ``InputError`` for what is no optimizer, and numbers that are no positive integers.
-    Cost: 300 steps take about a second.
+    Cost: 300 steps take a second or two.
     Source: the digits of ``numsim.data.load_digits``.
 
     >>> from numsim.optimizers import SGD

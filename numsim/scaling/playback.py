@@ -102,7 +102,7 @@ def replay_scales(scaler: Any, found_inf: Any) -> npt.NDArray[Any]:
     """The scale after each step of many strings at once: ``found_inf`` (..., steps) gives scales (..., steps).
 
     float32 where the original keeps fp32, else float64; NaN from the step on where the original raises. ``found_inf``
-    is as for ``replay``, or a list of texts. Raises ``InputError`` as it does. Cost: some 100 million updates a second.
+    is as for ``replay``, or a list of texts. Raises ``InputError`` as it does. Cost: some 200 million updates a second.
 
     >>> from numsim.scaling import get_scaler
     >>> replay_scales(get_scaler("megatron", init_scale=16.0, growth_interval=4), ["ICICIICC", "CCCCCCCC"])

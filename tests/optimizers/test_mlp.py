@@ -63,18 +63,18 @@ def runs():
     ways = [("fp32", "plain"), ("fp16", "plain"), ("bf16", "plain"), ("bf16", "stochastic"), ("bf16", "kahan"),
             ("bf16", "master")]  # fmt: skip
     return {
-        (name, update): train_digits(SGD(0.01, format=name, update=update, states="fp32"), steps=200, every=50)
+        (name, update): train_digits(SGD(0.01, format=name, update=update, states="fp32"), steps=120, every=30)
         for name, update in ways
     }
 
 
 def test_bf16_loses_most_updates_and_learns_less(runs):
-    """200 steps of SGD at 0.01: FP16 loses many updates too, but small ones, and learns as FP32 does."""
+    """120 steps of SGD at 0.01: FP16 loses many updates too, but small ones, and learns as FP32 does."""
     loss = {way: trace["loss"][-1] for way, trace in runs.items()}
     lost = {way: trace["lost"].mean() for way, trace in runs.items()}
     size = {way: trace["lost size"].mean() for way, trace in runs.items()}
     base = loss["fp32", "plain"]
-    assert lost["bf16", "plain"] > 0.8 and size["bf16", "plain"] > 0.6 and loss["bf16", "plain"] > base + 0.15
+    assert lost["bf16", "plain"] > 0.8 and size["bf16", "plain"] > 0.6 and loss["bf16", "plain"] > base + 0.08
     assert 0.3 < lost["fp16", "plain"] < 0.6 and size["fp16", "plain"] < 0.15 and loss["fp16", "plain"] < base + 0.02
     for cure in ("stochastic", "kahan", "master"):
         assert abs(loss["bf16", cure] - base) < 0.03
@@ -84,7 +84,7 @@ def test_bf16_loses_most_updates_and_learns_less(runs):
 
 def test_traces_say_what_was_done(runs):
     trace = runs["bf16", "plain"]
-    assert trace.steps.tolist() == [50, 100, 150, 200]
+    assert trace.steps.tolist() == [30, 60, 90, 120]
     assert list(trace.series) == ["loss", "accuracy", "unmoved", "lost", "lost size"]
     assert "bf16" in trace.title and "lr=0.01" in trace.about["optimizer"] and trace.about["batch"] == 64
 

@@ -278,7 +278,7 @@ def ranges_plot(
 
 def _layers(trace: Trace) -> dict[str, list[str]]:
     """The four series of each layer, by the layer's name; one without a name has the trace's title."""
-    heads = [name.removesuffix(RANGES[-1]) for name in trace.series if f" {name}".endswith(f" {RANGES[-1]}")]
+    heads = [name.removesuffix("amax") for name in trace.series if name.endswith("amax")]
     fours = {head.strip() or trace.title: [head + series for series in RANGES] for head in heads}
     return {name: four for name, four in fours.items() if set(four) <= set(trace.series)}
 

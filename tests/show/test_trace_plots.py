@@ -53,9 +53,9 @@ def test_the_first_scale_is_the_one_that_was_used():
 @pytest.mark.parametrize(
     ("name", "settings", "state", "first"),
     [
-        ("apex", {"init_scale": 2.0**30}, None, 24.0),  # the original keeps it at 2^24 from its first step on
-        ("openseq2seq-logmax", {}, None, 0.0),
-        ("torch", {}, State(256.0, 1999), 8.0),  # grows at the first step
+        ("apex", {"init_scale": 2.0**30}, None, 24),  # its cap
+        ("openseq2seq-logmax", {}, None, 0),
+        ("torch", {}, State(256.0, 1999), 8),  # grows at the first step
     ],
 )
 def test_what_replay_used_first_is_drawn(name, settings, state, first):
@@ -63,7 +63,7 @@ def test_what_replay_used_first_is_drawn(name, settings, state, first):
     trace = replay(get_scaler(name, **settings), steps, state)
     _, figure, _ = plots.scale_plot({name: trace})
     line = figure.axes[1].get_lines()[0]
-    assert [line.get_xdata()[0], line.get_ydata()[0]] == [1, np.log2(trace["scale used"][0])]
+    assert [line.get_xdata()[0], line.get_ydata()[0]] == [1, first]
     marks = [y for line in figure.axes[1].get_lines()[1:] if line.get_marker() in "xX" for y in line.get_ydata()]
     assert marks == [np.log2(trace["scale used"][step - 1]) for step in trace.happened("overflow")]
 

@@ -14,7 +14,7 @@ from numsim.array import Array
 from numsim.blocks.codebooks import Codebook
 from numsim.blocks.formats import BlockFormat, get_block_format
 from numsim.blocks.rules import RULES, F, Floats, Scales, make_scales
-from numsim.blocks.tiles import Tiles, as_fp32, in_order
+from numsim.blocks.tiles import Tiles, as_fp32
 from numsim.codes import check_codes, decode
 from numsim.errors import InputError, short
 from numsim.events import Events
@@ -75,14 +75,16 @@ class BlockArray:
 
     @property
     def values(self) -> npt.NDArray[np.float64]:
-        """The numbers that codes and scales stand for: exact products in float64.
+        """The numbers that codes and scales stand for, in float64: element x (scale x tensor scale).
 
-        NaN scales give NaN. (Libraries round here once more, to the format that they dequantise to.)
+        NaN scales give NaN. Both products are exact for all named formats; where elements have more than 29 significant
+        bits (25 under a tensor scale) the first is rounded, to nearest. (Libraries round here once more, to the format
+        that they dequantise to.)
         """
         tiles = Tiles(self.shape, self.format, self.axis)
-        matrix, scales = np.ascontiguousarray(tiles.matrix(self.codes)), np.asarray(self.scales.values, np.float64)
+        matrix, scales = tiles.matrix(self.codes), np.asarray(self.scales.values, np.float64)
         with np.errstate(invalid="ignore", over="ignore"):
-            factors = tiles.scales_grid(scales) * self.tensor_scale
+            factors = scales.reshape(tiles.grid) * self.tensor_scale
         room = _room(self.codes.size, self.format)
         return np.asarray(tiles.back(room.decode_matrix(matrix, tiles.rows, tiles.columns, self.format, factors)))
 
@@ -153,11 +155,10 @@ def quantize(
                          "events. Example: leave rounding and events out")  # fmt: skip
     given = None if multiplier is None else _given(multiplier, format, tiles)
     draw = draw_for(policy, x.size, x.shape, seed, random_bits, sr_bits)
-    matrix = np.ascontiguousarray(tiles.matrix(x))
-    room = _room(x.size, format)
+    matrix, room = tiles.matrix(x), _room(x.size, format)
     if x.size:
         codes, scales, back = room.quantize_matrix(
-            matrix, tiles.rows, tiles.columns, format, given, in_order(draw, tiles), policy, events
+            matrix, tiles.rows, tiles.columns, format, given, draw, policy, events
         )
     else:
         nothing = given or make_scales(np.zeros(tiles.grid, np.float32), format)[0]
@@ -243,6 +244,6 @@ def _given(multiplier: Any, format: BlockFormat, tiles: Tiles) -> Scales:
         raise InputError(
             f"multiplier of shape {multiplier.shape}: {tiles.scales_shape} or one number is needed. {example}"
         ) from None
-    grid = tiles.scales_grid(multiplier)
+    grid = multiplier.reshape(tiles.grid)
     with np.errstate(all="ignore"):
         return Scales(grid, np.asarray(encode((F(1) / grid).astype(np.float32), FP32)))

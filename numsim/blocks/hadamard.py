@@ -6,15 +6,18 @@ orthogonal, so where both factors of a product are transformed along the summed 
 
 from __future__ import annotations
 
+import math
+import sys
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from numsim.blocks.rules import Floats
+from numsim import kernels
+from numsim.blocks.rules import F, Floats
 from numsim.blocks.tiles import as_fp32
 from numsim.errors import InputError, short
-from numsim.formats import FP32, get_format
+from numsim.formats import Format, get_format
 from numsim.random import bits, check_seed
 from numsim.rounding import round_to
 from numsim.values import is_whole
@@ -50,7 +53,7 @@ def hadamard(
 
     Rules
     -----
-    NaN : makes its 16 numbers NaN.
+    NaN : makes its 16 numbers NaN, the canonical one.
     Inf : makes its 16 numbers infinite; two of them make some infinite and some NaN.
     -0 : zeros add as in IEEE 754; numbers that cancel give +0.
     subnormals : kept; numbers below 2^-124 lose bits when they are divided by 4.
@@ -66,7 +69,7 @@ def hadamard(
     output : the format that results are rounded to, e.g. "bf16".
 
     Returns float32. Raises ``InputError`` for other shapes and masks.
-    Cost: some twenty copies of the array.
+    Cost: one to two copies of the array.
     Source: NVIDIA Transformer Engine d0067d0, nvfp4_tensor.py.
 
     >>> hadamard([[0.0] * 3 + [64.0] + [0.0] * 12])[0, :4], hadamard(hadamard(np.arange(16.0)), inverse=True)[:4]
@@ -78,16 +81,29 @@ def hadamard(
                          "Example: numsim.blocks.hadamard(numpy.ones((4, 32)), axis=-1)")  # fmt: skip
     if not is_whole(signs) or not 0 <= signs < 1 << SIZE:
         raise InputError(f"signs={short(signs)}: 16 bits are needed. Example: signs=numsim.blocks.random_signs(7)")
-    rows = np.moveaxis(x, axis, -1)
-    sign = np.where(np.uint32(signs) >> np.arange(SIZE, dtype=np.uint32) & np.uint32(1), -0.25, 0.25)
-    factors = (np.full(SIZE, 0.25) if inverse else sign).astype(np.float32)
+    before, length, after = math.prod(x.shape[:axis]), x.shape[axis], math.prod(x.shape[axis:][1:])
+    sixteens = np.ascontiguousarray(x).reshape(before * length // SIZE, SIZE, after)
+    format, room = get_format(output), sys.modules[__name__]
+    if x.size and kernels.suit(np.float32, format) and kernels.use(4 * x.size):
+        from numsim.kernels import blocks_hadamard as room
+    return np.asarray(room.butterflies(sixteens, int(signs), inverse, format).reshape(x.shape))
+
+
+def butterflies(x: Floats, signs: int, inverse: bool, format: Format) -> Floats:
+    """The reference: sums and differences along the middle one of three axes, and one rounding."""
+    factors = sign_factors(signs)[:, None]
     with np.errstate(invalid="ignore", over="ignore"):
-        t = np.multiply(rows.reshape(rows.size // SIZE, SIZE).T, factors[:, None], order="C")  # number i of all blocks
+        t = x * F(0.25) if inverse else x * (factors * F(0.25))
         for apart in (1, 2, 4, 8):
-            pairs = t.reshape(SIZE // (2 * apart), 2, apart, t.shape[1])
-            t = np.stack([pairs[:, 0] + pairs[:, 1], pairs[:, 0] - pairs[:, 1]], 1).reshape(t.shape)
+            pairs = t.reshape(len(x), SIZE // (2 * apart), 2, apart, x.shape[2])
+            a, b = pairs[:, :, 0], pairs[:, :, 1]
+            t = np.stack([a + b, a - b], axis=2).reshape(x.shape)
         if inverse:
-            t *= np.sign(sign)[:, None].astype(np.float32)
-    result = np.moveaxis(t.T.reshape(rows.shape), -1, axis)
-    format = get_format(output)
-    return result if format == FP32 else np.asarray(round_to(result, format, nan="max"))
+            t = t * factors
+    return np.asarray(round_to(t, format, nan="max"))
+
+
+def sign_factors(signs: int) -> Floats:
+    """-1 for each bit that is set, else 1."""
+    bits = np.uint32(signs) >> np.arange(SIZE, dtype=np.uint32) & np.uint32(1)
+    return np.asarray(np.where(bits, F(-1), F(1)))

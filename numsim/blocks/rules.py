@@ -26,6 +26,8 @@ F = np.float32
 FLT_MAX = F(np.finfo(np.float32).max)
 _NAN = 0xFF  # of E8M0
 _LN2 = 0.6931471805599453
+_RECIPROCALS = np.append(np.ldexp(F(1), 127 - np.arange(255)), F(np.nan))  # of E8M0; of 2^127 it is subnormal
+_UE4M3 = np.asarray(decode(np.arange(UE4M3.codes, dtype=np.uint8), UE4M3), np.float32)  # its values
 
 
 class Scales(NamedTuple):
@@ -48,20 +50,17 @@ class Rule(NamedTuple):
 
 
 # --- powers of two: MX ------------------------------------------------------------------------------------------------
-def _mx(exponents: npt.NDArray[np.int64], amax: Floats, infinity: int = _NAN) -> Scales:
-    """Scales 2^exponent within E8M0's range; NaN, zero and infinity as the byte says."""
-    codes = (np.clip(exponents, -127, 127) + 127).astype(np.uint8)
-    codes = np.where(amax == 0, 0, np.where(np.isnan(amax), _NAN, np.where(np.isinf(amax), infinity, codes)))
-    codes = codes.astype(np.uint8)
-    # the reciprocal of 2^127 is the subnormal 2^-127; of NaN it is NaN
-    multiplier = np.where(codes == _NAN, F(np.nan), np.ldexp(F(1), 127 - codes.astype(np.int32)))
-    return Scales(multiplier.astype(np.float32), codes)
+def _mx(exponents: npt.NDArray[Any], amax: Floats, infinity: int = _NAN) -> Scales:
+    """Scales 2^exponent within E8M0's range; NaN, zero and infinity as the byte says, whatever the exponent."""
+    codes = (np.clip(exponents, -127, 127) + 127).astype(np.uint8) * (amax != 0)
+    if not (finite := amax < np.inf).all():
+        codes = np.where(finite, codes, np.where(np.isnan(amax), np.uint8(_NAN), np.uint8(infinity)))
+    return Scales(_RECIPROCALS.take(codes), codes)
 
 
-def _exponent(amax: Floats) -> npt.NDArray[np.int64]:
+def _exponent(amax: Floats) -> npt.NDArray[np.int32]:
     """floor(log2 amax): of subnormal numbers too."""
-    finite = np.where(np.isfinite(amax), amax, F(1))
-    return np.asarray(np.frexp(finite)[1].astype(np.int64) - 1)
+    return np.asarray(np.frexp(amax)[1] - 1)
 
 
 def floor(amax: Floats, format: BlockFormat, tensor: Any = None) -> Scales:
@@ -74,8 +73,8 @@ def floor(amax: Floats, format: BlockFormat, tensor: Any = None) -> Scales:
 
 def ceil(amax: Floats, format: BlockFormat, tensor: Any = None) -> Scales:
     """2^(ceil(log2 amax) - emax): nothing saturates, and amaxes just above a power of two lose a binade."""
-    power = np.frexp(np.where(np.isfinite(amax), amax, F(1)))[0] == 0.5
-    return _mx(_exponent(amax) + ~power - format.emax, amax)
+    significand, exponent = np.frexp(amax)
+    return _mx(exponent - (significand == 0.5) - format.emax, amax)
 
 
 def rceil(amax: Floats, format: BlockFormat, tensor: Any = None) -> Scales:
@@ -92,10 +91,8 @@ def even(amax: Floats, format: BlockFormat, tensor: Any = None) -> Scales:
     An amax that so becomes 2^128 has a scale like any other (torchao 050515e takes it for infinity: NaN).
     """
     fraction = getattr(format.element, "fraction_bits", format.element.bits - 2)
-    half = np.uint32(1 << (22 - fraction))
-    bits = np.abs(amax).view(np.uint32)
-    rounded = np.where(np.isfinite(amax), bits + half, bits).astype(np.uint32)
-    return _mx((rounded >> np.uint32(23)).astype(np.int64) - 127 - format.emax, amax)
+    rounded = np.abs(amax).view(np.uint32) + np.uint32(1 << (22 - fraction))
+    return _mx((rounded >> np.uint32(23)).astype(np.int32) - 127 - format.emax, amax)
 
 
 def transformer_engine(amax: Floats, format: BlockFormat, tensor: Any = None) -> Scales:
@@ -103,12 +100,12 @@ def transformer_engine(amax: Floats, format: BlockFormat, tensor: Any = None) ->
     return _mx(_rounded_up(amax, format), amax, infinity=0xFE)
 
 
-def _rounded_up(amax: Floats, format: BlockFormat) -> npt.NDArray[np.int64]:
+def _rounded_up(amax: Floats, format: BlockFormat) -> npt.NDArray[np.int32]:
     with np.errstate(all="ignore"):
         quotient = amax * (F(1) / F(format.element_max))
-    significand, exponent = np.frexp(np.where(np.isfinite(quotient), quotient, F(1)))
+    significand, exponent = np.frexp(quotient)
     # 0.5 x 2^e is itself a power of two; a quotient that underflowed is below all of them
-    return np.where(quotient == 0, -127, exponent.astype(np.int64) - (significand == 0.5))
+    return np.where(quotient == 0, -127, exponent - (significand == 0.5)).astype(np.int32)
 
 
 # --- FP32 scales ------------------------------------------------------------------------------------------------------
@@ -216,7 +213,7 @@ def nvfp4(amax: Floats, format: BlockFormat, tensor: Any = None) -> Scales:
     with np.errstate(all="ignore"):
         wanted = (amax * (F(tensor) * (F(1) / F(format.element_max)))).astype(np.float32)
         codes = np.asarray(encode(wanted, UE4M3, overflow="saturate"))
-        stored = np.asarray(decode(codes, UE4M3)).astype(np.float32)
+        stored = _UE4M3[codes]
         multiplier = np.minimum(F(1) / (stored * (F(1) / F(tensor))), FLT_MAX).astype(np.float32)
     return Scales(multiplier, codes)
 
@@ -232,7 +229,7 @@ def torchao_nvfp4(amax: Floats, format: BlockFormat, tensor: Any = None) -> Scal
     with np.errstate(all="ignore"):
         wanted = np.clip(amax / F(format.element_max) / F(tensor), F(2.0**-6), F(448)).astype(np.float32)
         codes = np.asarray(encode(wanted, UE4M3))
-        stored = np.asarray(decode(codes, UE4M3)).astype(np.float32)
+        stored = _UE4M3[codes]
         return Scales(((F(1) / F(tensor)) / stored).astype(np.float32), codes)
 
 

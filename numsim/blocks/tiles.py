@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,6 @@ from numsim.blocks.formats import BlockFormat
 from numsim.errors import InputError, short
 from numsim.formats import FP32
 from numsim.host import check_ieee
-from numsim.random import Draw, bits_from
 from numsim.rounding import Policy, convert, encode
 from numsim.values import as_values
 
@@ -22,7 +20,11 @@ Floats = npt.NDArray[np.float32]
 
 
 class Tiles:
-    """An array as a matrix in which every block is a tile of ``rows`` x ``columns``, and back."""
+    """An array as a matrix in which every block is a tile of ``rows`` x ``columns``, and back.
+
+    Nothing moves: the matrix has the numbers in the array's own C order. Blocks along the last axis are tiles one high;
+    along another axis they are tiles one wide, in a matrix that has all later axes in its columns.
+    """
 
     def __init__(self, shape: tuple[int, ...], format: BlockFormat, axis: int) -> None:
         lies = format.block is not None and len(format.block) == 1
@@ -32,41 +34,39 @@ class Tiles:
         if lies and (not whole or not -len(shape) <= axis < len(shape)):
             allowed = f"allowed are {-len(shape)} to {len(shape) - 1}" if shape else f"{format} needs an axis"
             raise InputError(f"axis={short(axis)} of an array of shape {shape}: {allowed}. Example: axis=-1")
-        self.axis, self.shape = axis, shape
-        self.moved = (*np.delete(shape, axis).tolist(), shape[axis]) if lies else shape
-        self.rows, self.columns = format.tiles(self.moved, axis)
-        self.scales_moved: tuple[int, ...] = ()
+        self.shape = shape
+        self.scales_shape: tuple[int, ...] = ()
         if format.block is None:
+            self.rows, self.columns = format.tiles(shape)
             self.size, self.grid = (1, math.prod(shape)), (1, 1)  # one scale even where there are no numbers
             return
-        self.size = (math.prod(self.moved[:-1]), self.moved[-1])
+        if lies:
+            place = axis % len(shape)
+            before, length, after = shape[:place], shape[place], shape[place + 1 :]
+            self.rows, self.columns = format.tiles((*before, *after, length), axis)
+            self.scales_shape = (*before, length // self.columns, *after)
+            self.size = (math.prod(before), length)
+            if math.prod(after) != 1:
+                self.rows, self.columns = self.columns, self.rows
+                self.size = (math.prod(before) * length, math.prod(after))
+        else:
+            self.rows, self.columns = format.tiles(shape)
+            self.scales_shape = (*shape[:-2], shape[-2] // self.rows, shape[-1] // self.columns)
+            self.size = (math.prod(shape[:-1]), shape[-1])
         self.grid = (self.size[0] // self.rows, self.size[1] // self.columns)
-        high = self.moved[:-1] if lies else (*self.moved[:-2], self.moved[-2] // self.rows)
-        self.scales_moved = (*high, self.grid[1])
-
-    @property
-    def scales_shape(self) -> tuple[int, ...]:
-        return np.moveaxis(np.empty(self.scales_moved), -1, self.axis).shape if self.scales_moved else ()
 
     def matrix(self, x: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        return (np.moveaxis(x, self.axis, -1) if self.scales_moved else x).reshape(self.size)
+        return np.ascontiguousarray(x).reshape(self.size)
 
     def back(self, matrix: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        x = matrix.reshape(self.moved)
-        return np.moveaxis(x, -1, self.axis) if self.scales_moved else x
+        return matrix.reshape(self.shape)
 
     def scales_back(self, grid: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        if not self.scales_moved:
-            return grid.reshape(())
-        return np.moveaxis(grid.reshape(self.scales_moved), -1, self.axis)
-
-    def scales_grid(self, scales: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """A number for each block, as given by ``scales_shape``, in the order of the matrix."""
-        return (np.moveaxis(scales, self.axis, -1) if self.scales_moved else scales).reshape(self.grid)
+        return grid.reshape(self.scales_shape)
 
     def spread(self, scales: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """... repeated for each element of the matrix."""
-        return self.scales_grid(scales).repeat(self.rows, axis=0).repeat(self.columns, axis=1)
+        """A number for each block, in the shape of the scales, repeated for each element of the matrix."""
+        return scales.reshape(self.grid).repeat(self.rows, axis=0).repeat(self.columns, axis=1)
 
 
 def as_fp32(values: Any) -> Floats:
@@ -85,13 +85,3 @@ def as_fp32(values: Any) -> Floats:
         as_values(values)  # refuses what is no number
         codes = np.asarray(encode(values, FP32))
     return codes.view(np.float32)
-
-
-def in_order(draw: Draw | None, tiles: Tiles) -> Draw | None:
-    """Random bits in the order of the matrix: element i in C order of the array keeps its draw i."""
-    if draw is None or not tiles.scales_moved or tiles.axis in (-1, len(tiles.shape) - 1):
-        return draw
-    given = draw.given
-    if given is None:
-        given = bits_from(draw.seed, draw.position, math.prod(tiles.shape)) >> np.uint32(32 - draw.r)
-    return replace(draw, given=np.ascontiguousarray(tiles.matrix(given.reshape(tiles.shape))).reshape(-1))

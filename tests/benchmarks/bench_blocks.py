@@ -3,7 +3,8 @@
 Both on as many threads as numsim uses. Interleaved samples, and the shortest of each: other programs only add to them,
 much to wall time and little to CPU time. A copy is NumPy's, of all numbers in as many parts as there are threads.
 ``--rules`` shows every rule whose scales a format can hold. ``--peers``, where installed: gfloat (rounding alone),
-torchao, and torch's cast to the type of the elements, which has no scales. Nothing here asserts a time.
+torchao, and torch's cast to the type of the elements, which has no scales. Then every operand of every recipe, and four
+over six. Nothing here asserts a time.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ from importlib.util import find_spec
 import numpy as np
 
 from numsim import kernels
-from numsim.blocks import RULES, BlockFormat, get_block_format, list_block_formats, quantize
+from numsim.blocks import RULES, BlockFormat, four_over_six, get_block_format, list_block_formats, quantize
 from numsim.formats import Format
 from numsim.kernels import _pool
+from numsim.scaling import get_recipe, list_recipes, quantize_operand
+from numsim.scaling.recipes import GEMMS
 
 TORCH = {"e4m3fn": "float8_e4m3fn", "e5m2": "float8_e5m2"}
 TORCHAO = {"e4m3fn": "float8_e4m3fn", "e5m2": "float8_e5m2", "e2m1": "float4_e2m1fn_x2"}
@@ -31,9 +34,26 @@ def jobs(format: BlockFormat, x, every_rule, with_peers):
     rows = {f"{rule:13}nearest-even": partial(quantize, x, format, rule=rule) for rule in rules}
     if isinstance(format.element, Format):
         rows[f"{format.rule:13}stochastic"] = partial(quantize, x, format, rounding="stochastic", seed=1)
+    if format.block is not None and len(format.block) == 1:
+        rows[f"{format.rule:13}axis 0"] = partial(quantize, x, format, axis=0)
     quantized = quantize(x, format)
     rows["values"] = lambda: quantized.values
     return rows | (dict(peers(format, x)) if with_peers else {})
+
+
+def operands(recipe, x):
+    """Each tensor for each product that reads it, by row."""
+    for gemm, tensors in GEMMS.items():
+        for tensor in tensors:
+            made = recipe.operand(tensor, gemm)
+            if made is None:
+                continue
+            options = {"gemm": gemm}
+            if made.rounding == "stochastic":
+                options["seed"] = 1
+            if recipe.delayed:
+                options["state"] = recipe.delayed.initial("backward" if tensor == "grad_output" else "forward")
+            yield f"{gemm:13}{tensor}", partial(quantize_operand, recipe, tensor, x, **options)
 
 
 def peers(format: BlockFormat, x):
@@ -75,6 +95,7 @@ def shortest(jobs, samples):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--formats", nargs="*", default=[f.name for f in list_block_formats()])
+    parser.add_argument("--recipes", nargs="*", default=[r.name for r in list_recipes()])
     parser.add_argument("--size", type=int, default=24, help="log2 of the number of values")
     parser.add_argument("--samples", type=int, default=7)
     parser.add_argument("--rules", action="store_true", help="every rule")
@@ -89,14 +110,19 @@ def main():
     def copy():
         list(pool.map(lambda part: np.copyto(*part), parts))
 
-    print(f"{threads} threads, 2^{options.size} float32 values {x.shape}")
-    print(f"{'format':19} {'rule':13}{'rounding':13} {'ns/value':>8} {'copies':>6} {'of CPU time':>11}")
-    for name in options.formats:
-        rows = jobs(get_block_format(name), x, options.rules, options.peers)
+    def show(name, rows):
         (wall, cpu), *found = shortest([copy, *rows.values()], options.samples)
         for row, (seconds, busy) in zip(rows, found, strict=True):
             ns = seconds / x.size * 1e9
-            print(f"{name:19} {row:26} {ns:8.2f} {seconds / wall:6.2f} {busy / cpu:11.2f}", flush=True)
+            print(f"{name:21} {row:26} {ns:8.2f} {seconds / wall:6.2f} {busy / cpu:11.2f}", flush=True)
+
+    print(f"{threads} threads, 2^{options.size} float32 values {x.shape}")
+    print(f"{'format or recipe':21} {'':26} {'ns/value':>8} {'copies':>6} {'of CPU time':>11}")
+    for name in options.formats:
+        show(name, jobs(get_block_format(name), x, options.rules, options.peers))
+    for name in options.recipes:
+        show(name, dict(operands(get_recipe(name), x)))
+    show("four over six", {error: partial(four_over_six, x, error=error) for error in ("mae", "mse")})
 
 
 if __name__ == "__main__":

@@ -50,6 +50,7 @@ def cut(monkeypatch, chunk, piece, scales, large):
         "CHUNK": chunk,
         "_BLOCK": min(chunk, 1 << 11),
         "PIECE": piece,
+        "ROWS": min(piece, 1 << 6),
         "_SCALES": scales,
         "LARGE": large,
         "over_chunks": over_chunks,
@@ -253,10 +254,10 @@ def test_elements_of_ones_own(element):
 
 def test_codebooks_take_the_shortest_way():
     """(Counting every bound gives the same codes, some or many times slower.)"""
-    from numsim.kernels import blocks as fast
+    from numsim.kernels import _blocks_codebooks as fast
 
-    ways = [fast._nearest(e)[0] for e in (numsim.blocks.INT8, numsim.blocks.NF4_ELEMENT, BACKWARDS)]
-    assert ways == [fast._nearest_integers, fast._count_in_fours, fast._count_bounds]
+    ways = [fast.nearest(e)[0] for e in (numsim.blocks.INT8, numsim.blocks.NF4_ELEMENT, BACKWARDS)]
+    assert ways == [fast.nearest_integers, fast.count_in_fours, fast.count_bounds]
 
 
 # --- kinds of input ---------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import math
 import numbers
 import re
 import struct
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
@@ -20,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from numsim.errors import InputError, short
+from numsim.errors import InputError, NumsimError, short
 from numsim.formats import FP32, FP64, Format
 
 
@@ -92,7 +93,7 @@ def rational(x: Any) -> Rational:
     if type(x).__module__.startswith("ml_dtypes"):
         return rational(float(x))
     if getattr(x, "shape", None) == () and hasattr(x, "__array__"):  # a single number of some other library, or ours
-        inner = np.asarray(x)[()]
+        inner = _numpy(x)[()]
         if type(inner) is not type(x):
             return rational(inner)
     raise InputError(f"{short(x)} ({type(x).__name__}) is no number. {_EXAMPLE}")
@@ -153,8 +154,62 @@ class Values:
         return (to_rational(word, format) for word in words)
 
 
+def from_torch(x: Any) -> Any:
+    """A torch tensor as a NumPy array of the same numbers (ml_dtypes' types where NumPy has none); else ``x`` itself.
+
+    The tensor may live on a GPU, have a gradient, or be a parameter. Raises ``InputError`` for complex, sparse,
+    quantised, packed and meta tensors. torch is not imported: no tensor is without it.
+    """
+    tensor = getattr(sys.modules.get("torch"), "Tensor", None)
+    if not isinstance(tensor, type) or not isinstance(x, tensor):
+        return x
+    t: Any = x
+    name = str(t.dtype).removeprefix("torch.")
+    what = f"a torch tensor of dtype {name}, layout {str(t.layout).removeprefix('torch.')}, on {t.device}"
+    if t.is_complex():
+        raise InputError(f"{what}: round the real and the imaginary part apart. {_EXAMPLE}")
+    try:
+        t = t.detach().cpu().resolve_neg()
+        if name.startswith(("bfloat16", "float8_")):
+            import ml_dtypes
+
+            bits = t.contiguous().view(
+                sys.modules["torch"].uint16 if name == "bfloat16" else sys.modules["torch"].uint8
+            )
+            return bits.numpy().view(getattr(ml_dtypes, name))
+        return t.numpy()
+    except (TypeError, RuntimeError, AttributeError):  # (NotImplementedError too)
+        raise InputError(
+            f"{what}: its numbers cannot be read. Example: numsim.encode(tensor.to_dense(), 'fp16')"
+        ) from None
+
+
+def _numpy(x: Any) -> npt.NDArray[Any]:
+    """What another library's object gives for NumPy."""
+    x = from_torch(x)
+    try:
+        return np.asarray(x)
+    except NumsimError:  # of an Array
+        raise
+    except Exception as error:
+        raise InputError(
+            f"{short(x)} ({type(x).__name__}) gives NumPy no numbers: {short(str(error))}. {_EXAMPLE}"
+        ) from None
+
+
+def _with_arrays(values: Any) -> Any:
+    """Nested lists with arrays for the torch tensors in them; None where there are none."""
+    if isinstance(values, (list, tuple)):
+        inner = [_with_arrays(x) for x in values]
+        if all(x is None for x in inner):
+            return None
+        return [x if new is None else new for x, new in zip(values, inner, strict=True)]
+    array = from_torch(values)
+    return None if array is values else array
+
+
 def as_values(values: Any) -> Values:
-    """Read Python numbers, ``Fraction``, decimal strings, nested lists of them, or numpy and ml_dtypes arrays.
+    """Read Python numbers, ``Fraction``, decimal strings, nested lists of them, or numpy, ml_dtypes and torch arrays.
 
     Raises ``InputError`` for complex and object arrays, ragged lists and whatever is no number.
     """
@@ -163,7 +218,7 @@ def as_values(values: Any) -> Values:
     if isinstance(values, (list, tuple)):
         return _from_list(values)
     if not isinstance(values, (numbers.Number, Decimal, str)) and hasattr(values, "__array__"):
-        return _from_array(np.asarray(values))
+        return _from_array(_numpy(values))
     return Values((), None, [rational(values)])
 
 
@@ -200,6 +255,11 @@ def _from_list(values: Any) -> Values:
         leaves = np.array(values, dtype=object)
     except ValueError:
         raise InputError(f"nested lists of unequal lengths are no array. {_EXAMPLE}") from None
+    except Exception as error:  # a tensor that torch does not give to NumPy, or another library's object
+        readable = _with_arrays(values)
+        if readable is None:
+            raise InputError(f"{short(values)} gives NumPy no numbers: {short(str(error))}. {_EXAMPLE}") from None
+        return _from_list(readable)
     flat = [x[()] if isinstance(x, np.ndarray) and x.ndim == 0 else x for x in leaves.ravel().tolist()]
     if any(isinstance(x, (list, tuple, np.ndarray)) for x in flat):
         raise InputError(f"nested lists of unequal lengths are no array. {_EXAMPLE}")

@@ -10,7 +10,7 @@ import pytest
 
 import numsim
 from numsim.errors import InputError
-from numsim.values import NAN, Rational, as_fraction, as_values, rational
+from numsim.values import NAN, Rational, as_fraction, as_values, from_torch, rational
 
 
 def exactly(x):
@@ -254,6 +254,54 @@ def test_torch_tensors():
     assert values_of(torch.tensor([0.5, -0.0])) == [Fraction(1, 2), "-0"]
     assert values_of(torch.tensor(3)) == [3]
     assert as_values(torch.ones(2, 3)).shape == (2, 3)
+    weight = torch.nn.Parameter(torch.tensor([0.5, 2.0]))
+    assert values_of(weight) == values_of([weight[0], weight[1]]) == [Fraction(1, 2), 2]
+    assert values_of([[weight[0], 1.0], [2**60 + 1, "0.1"]]) == [Fraction(1, 2), 1, 2**60 + 1, Fraction(1, 10)]
+    assert values_of(torch.ones(2, dtype=torch.complex64).conj().imag) == ["-0", "-0"]  # a view that negates
+
+
+@pytest.mark.parametrize(
+    "name", ["bfloat16", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"]
+)
+def test_torch_tensors_of_types_that_numpy_has_not(name):
+    torch = pytest.importorskip("torch", reason="needs torch: pip install torch")
+    tensor = torch.tensor([[0.5, 2.0, 4.0], [1.0, 8.0, 0.25]]).to(getattr(torch, name))
+    assert from_torch(tensor).dtype == getattr(ml_dtypes, name)
+    assert values_of(tensor.T) == [Fraction(1, 2), 1, 2, 8, 4, Fraction(1, 4)]  # strides
+    assert values_of([tensor[0, 0], 1]) == [Fraction(1, 2), 1]
+    assert as_values(tensor[0, 0]).shape == () and as_values(tensor[:0]).shape == (0, 3)
+
+
+def test_torch_tensors_without_readable_numbers():
+    torch = pytest.importorskip("torch", reason="needs torch: pip install torch")
+    for tensor in (
+        torch.ones(2, dtype=torch.complex64),
+        torch.ones(2).to_sparse(),
+        torch.ones(2, device="meta"),
+        torch.ones(2, dtype=torch.bfloat16, device="meta"),
+        torch.ones(2, dtype=torch.uint8).view(torch.float4_e2m1fn_x2),
+    ):
+        for x in (tensor, [tensor], [[tensor, tensor], [1.0, tensor]]):
+            with pytest.raises(InputError):
+                as_values(x)
+        with pytest.raises(InputError, match=f"torch tensor of dtype {str(tensor.dtype).removeprefix('torch.')}, "):
+            numsim.encode(tensor, "fp16")
+
+
+def test_arrays_that_cannot_be_had():
+    class Broken:
+        shape = ()
+
+        def __array__(self, dtype=None, copy=None):
+            raise KeyError("gone")
+
+    for x in (Broken(), [Broken()], [[1.0], [Broken()]]):
+        with pytest.raises(InputError, match="gone"):
+            as_values(x)
+    with pytest.raises(InputError, match="gone"):
+        rational(Broken())
+    with pytest.raises(numsim.errors.RangeError):  # what an Array says of itself
+        as_values(numsim.array(["1e1000"], "e15m3"))
 
 
 def test_lists_of_single_numbers_of_an_array():

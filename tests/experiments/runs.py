@@ -12,6 +12,7 @@ from numsim.machines import get_machine
 NAMES = list_experiments()
 FORMATS = (  # whose casts ml_dtypes answers; the others are about tensor cores, or ask in FP32 and FP16
     "swamping", "underflow", "master-weights", "casts", "mx-scale", "nf4", "scale-window", "delayed-scaling", "recipes",
+    "accumulation", "adam",
 )  # fmt: skip
 
 

@@ -7,9 +7,10 @@ from numsim.blocks.array import BlockArray, quantize
 from numsim.blocks.codebooks import INT4, INT8, NF4_ELEMENT, Codebook
 from numsim.blocks.dot import dot, matmul
 from numsim.blocks.double_quant import DoubleQuantized, double_quantize, dynamic_map, normal_floats
+from numsim.blocks.explain import explain_block
 from numsim.blocks.formats import MXFP8, NVFP4, BlockFormat, get_block_format, list_block_formats
 from numsim.blocks.hadamard import hadamard, hadamard_matrix, random_signs
-from numsim.blocks.nvfp4 import NVFP4_TRAINING, Operand, four_over_six, nvfp4_alpha
+from numsim.blocks.nvfp4 import four_over_six, nvfp4_alpha
 from numsim.blocks.rules import RULES
 
 __all__ = [
@@ -18,16 +19,15 @@ __all__ = [
     "MXFP8",
     "NF4_ELEMENT",
     "NVFP4",
-    "NVFP4_TRAINING",
     "RULES",
     "BlockArray",
     "BlockFormat",
     "Codebook",
     "DoubleQuantized",
-    "Operand",
     "dot",
     "double_quantize",
     "dynamic_map",
+    "explain_block",
     "four_over_six",
     "get_block_format",
     "hadamard",

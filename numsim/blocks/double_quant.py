@@ -7,7 +7,6 @@ import math
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache
-from statistics import NormalDist
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +33,8 @@ def normal_floats(bits: int = 4, offset: float = 0.9677083) -> Floats:
     >>> normal_floats()[-3:].tolist()
     [0.5626170039176941, 0.7229568362236023, 1.0]
     """
+    from statistics import NormalDist  # (slow to load, and of use only here)
+
     half = 1 << (bits - 1)
     quantile = NormalDist().inv_cdf
     positive = [F(quantile(float(p))) for p in _linspace(offset, 0.5, half + 1)[:-1]]

@@ -23,7 +23,7 @@ class BlockFormat:
     Parameters
     ----------
     name : what it is called, e.g. ``"mxfp8"``.
-    element : a ``Format`` or a ``Codebook``.
+    element : a ``Format`` or a ``Codebook``, with no number beyond FP32's largest.
     scale : the format in which a block's scale is stored; the stored scale is what elements are multiplied by to
         give them back (``inv_scale`` elsewhere), because that is what hardware multiplies by.
     block : the shape of a block. ``(32,)``: 32 elements along one axis; ``(16, 16)``: tiles of the last two axes;
@@ -56,6 +56,12 @@ class BlockFormat:
                 f"rule={self.rule!r} makes {needed} scales, and {short(self.name)} has {self.scale} scales. Example: "
                 f'dataclasses.replace(numsim.blocks.get_block_format("mxfp8"), rule={self.rule!r}, '
                 f"scale=numsim.get_format({needed.name!r}))"
+            )
+        largest = max(map(abs, self.element.values)) if isinstance(self.element, Codebook) else self.element.max
+        if largest > FP32.max:
+            raise FormatError(
+                f"block format {short(self.name)}: {self.element} has numbers beyond FP32, in which elements are "
+                f"scaled. {example}"
             )
         block = self.block
         whole = isinstance(block, tuple) and all(isinstance(b, int) and not isinstance(b, bool) for b in block)

@@ -27,7 +27,7 @@ FLT_MAX = F(np.finfo(np.float32).max)
 _NAN = 0xFF  # of E8M0
 _LN2 = 0.6931471805599453
 _RECIPROCALS = np.append(np.ldexp(F(1), 127 - np.arange(255)), F(np.nan))  # of E8M0; of 2^127 it is subnormal
-_UE4M3 = np.asarray(decode(np.arange(UE4M3.codes, dtype=np.uint8), UE4M3), np.float32)  # its values
+UE4M3_VALUES = np.asarray(decode(np.arange(UE4M3.codes, dtype=np.uint8), UE4M3), np.float32)
 
 
 class Scales(NamedTuple):
@@ -213,7 +213,7 @@ def nvfp4(amax: Floats, format: BlockFormat, tensor: Any = None) -> Scales:
     with np.errstate(all="ignore"):
         wanted = (amax * (F(tensor) * (F(1) / F(format.element_max)))).astype(np.float32)
         codes = np.asarray(encode(wanted, UE4M3, overflow="saturate"))
-        stored = _UE4M3[codes]
+        stored = UE4M3_VALUES[codes]
         multiplier = np.minimum(F(1) / (stored * (F(1) / F(tensor))), FLT_MAX).astype(np.float32)
     return Scales(multiplier, codes)
 
@@ -229,7 +229,7 @@ def torchao_nvfp4(amax: Floats, format: BlockFormat, tensor: Any = None) -> Scal
     with np.errstate(all="ignore"):
         wanted = np.clip(amax / F(format.element_max) / F(tensor), F(2.0**-6), F(448)).astype(np.float32)
         codes = np.asarray(encode(wanted, UE4M3))
-        stored = _UE4M3[codes]
+        stored = UE4M3_VALUES[codes]
         return Scales(((F(1) / F(tensor)) / stored).astype(np.float32), codes)
 
 

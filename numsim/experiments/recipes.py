@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from numsim.blocks import BlockFormat, Operand, get_block_format, hadamard, list_block_formats
+from numsim.blocks import BlockFormat, get_block_format, hadamard, list_block_formats
 from numsim.blocks.array import amaxes
 from numsim.blocks.rules import RULES, tensor_level
 from numsim.blocks.tiles import Tiles
@@ -29,7 +29,7 @@ from numsim.experiments.experiment import (
 from numsim.formats import FP32, Format
 from numsim.machines.question import ask
 from numsim.random import check_seed
-from numsim.scaling import get_recipe, list_recipes
+from numsim.scaling import Operand, get_recipe, list_recipes
 
 Floats = npt.NDArray[np.float64]
 FP32s = npt.NDArray[np.float32]

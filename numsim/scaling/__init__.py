@@ -15,6 +15,7 @@ from numsim.scaling.protocol import GradScalerProtocol, Parameter, ProtocolError
 from numsim.scaling.ranks import reduce_found_inf
 from numsim.scaling.recipes import (
     Gemm,
+    Operand,
     Recipe,
     default_recipe,
     get_recipe,
@@ -44,6 +45,7 @@ __all__ = [
     "MegatronScaler",
     "OpenSeq2SeqLogMaxScaler",
     "OpenSeq2SeqScaler",
+    "Operand",
     "Parameter",
     "ProtocolError",
     "Recipe",

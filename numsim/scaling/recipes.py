@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from numsim.array import Array, array
-from numsim.blocks import BlockArray, BlockFormat, get_block_format
-from numsim.blocks.nvfp4 import NVFP4_TRAINING, Operand
+from numsim.blocks import BlockArray, BlockFormat, Codebook, get_block_format, hadamard, quantize
 from numsim.blocks.tiles import as_fp32
 from numsim.errors import InputError, UnavailableError, check_choice, short
 from numsim.formats import BF16, E5M2, FP32
+from numsim.rounding import ROUNDINGS, Rounding
 from numsim.scaling.delayed import DelayedScaling, DelayedState
 from numsim.values import is_whole
 
@@ -43,6 +43,48 @@ SCALINGS: dict[str, str] = {
 
 
 @dataclass(frozen=True)
+class Operand:
+    """What becomes of one factor of a matrix product on its way in.
+
+    format : a ``BlockFormat``, or its name, of which it is looked up. rounding : of the elements; "stochastic" takes
+    ``sr_bits`` random bits each. transform : "" or "hadamard", before the amax.
+
+    >>> x = [[0.1, 6.0] * 4 + [0.1] * 8]
+    >>> Operand("nvfp4", rounding="stochastic", sr_bits=8).quantize(x, seed=7).elements.tolist()
+    [[0.0, 6.0, 0.0, 6.0, 0.5, 6.0, 0.0, 6.0, 0.0, 0.5, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]]
+    """
+
+    format: Any
+    rounding: Rounding = "nearest-even"
+    transform: Literal["", "hadamard"] = ""
+    sr_bits: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "format", get_block_format(self.format))
+        check_choice("rounding", self.rounding, ROUNDINGS, 'rounding="stochastic"')
+        check_choice("transform", self.transform, ("", "hadamard"), 'transform="hadamard"')
+        if isinstance(self.format.element, Codebook) and self.rounding != "nearest-even":
+            raise InputError(f"rounding={self.rounding!r}: {self.format} rounds to the nearest of its values. "
+                             f"Example: Operand({self.format.name!r})")  # fmt: skip
+        if self.sr_bits is not None and not (
+            self.rounding == "stochastic" and is_whole(self.sr_bits) and 1 <= self.sr_bits <= 32
+        ):
+            raise InputError(f"sr_bits={short(self.sr_bits)} with rounding={self.rounding!r}: 1 to 32, of stochastic "
+                             'rounding alone. Example: Operand("nvfp4", rounding="stochastic", sr_bits=8)')  # fmt: skip
+
+    def quantize(self, values: Any, *, axis: int = -1, seed: Any = None) -> BlockArray:
+        """The factor as the product reads it; ``axis`` is the one that is summed over, ``seed`` is for SR alone.
+
+        Transformed numbers are rounded to BF16. Raises ``InputError`` as ``quantize`` and ``hadamard`` do.
+        """
+        x = hadamard(values, axis=axis, output="bf16") if self.transform else values
+        lies = self.format.block is not None and len(self.format.block) == 1
+        return quantize(
+            x, self.format, axis=axis if lies else -1, rounding=self.rounding, seed=seed, sr_bits=self.sr_bits
+        )
+
+
+@dataclass(frozen=True)
 class Gemm:
     """One product: its two factors in the order of ``GEMMS`` (None: kept in high precision), and how it adds."""
 
@@ -55,7 +97,7 @@ class Gemm:
         if (self.a is None) != (self.b is None):
             raise InputError("a product of one quantised factor and one in high precision: no library has a kernel for "
                              "it. Example: Gemm(None, None, 'native')")  # fmt: skip
-        formats = [get_block_format(x.format) for x in (self.a, self.b) if x is not None]
+        formats = [x.format for x in (self.a, self.b) if x is not None]
         if formats and all(f.scale == FP32 and f.block is not None and len(f.block) == 2 for f in formats):
             raise InputError(f"{formats[0]} times {formats[1]}: a product of two factors in two-dimensional blocks is "
                              "refused, as in Transformer Engine. Example: fp8_1x128 times fp8_128x128")  # fmt: skip
@@ -119,13 +161,30 @@ class Recipe:
         return (self.least or (0, 0)) <= capability and (self.below is None or capability < self.below)
 
     def __str__(self) -> str:
-        return self.name
+        rows: list[tuple[str, ...]] = [("", "factor", "format", "rule", "rounding", "transform", "sums")]
+        for name, tensors in GEMMS.items():
+            gemm = self.gemm(name)
+            for head, tensor, x, sums in zip(
+                (name, ""), tensors, (gemm.a, gemm.b), (gemm.accumulation, ""), strict=True
+            ):
+                rows.append((head, tensor, *self._words(x), sums))
+        columns = [column for column in zip(*rows, strict=True) if any(column[1:])]
+        widths = [max(map(len, column)) for column in columns]
+        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in zip(*columns, strict=True)]
+        return "\n".join([f"{self.name}, a recipe", self.title, *lines])
+
+    def _words(self, x: Operand | None) -> tuple[str, ...]:
+        if x is None:
+            return "high precision", "", "", ""
+        format = get_block_format(x.format)
+        rule = "delayed" if self.delayed is not None else format.rule
+        return format.name, rule, x.rounding + f", {x.sr_bits} bits" * bool(x.sr_bits), x.transform
 
 
 def quantize_operand(
     recipe: Any, operand: str, x: Any, *, gemm: str | None = None, state: DelayedState | None = None, seed: Any = None
 ) -> tuple[BlockArray | Array, DelayedState | None]:
-    """A tensor as a recipe feeds it to a product, in the tensor's own layout, and the state of delayed scaling.
+    """A tensor as a recipe feeds it to a product, in the tensor's own layout, and the new state of delayed scaling.
 
     Rules: NaN, Inf, -0, subnormals and overflow as ``numsim.blocks.quantize`` has them for the format; as
     ``DelayedScaling`` for that. What stays in high precision comes back as a BF16 ``Array``.
@@ -136,10 +195,11 @@ def quantize_operand(
     operand : "input", "weight" or "grad_output".
     x : numbers; two axes where scales are not for whole tensors.
     gemm : "fprop", "dgrad" or "wgrad"; at first the first that reads the tensor.
-    state : for delayed scaling alone, ``DelayedScaling.initial()`` or "backward" for grad_output.
+    state : for delayed scaling alone, ``DelayedScaling.initial()``, of "backward" for grad_output.
     seed : for stochastic rounding alone; two copies of a tensor want two seeds, or one ``numsim.random.Stream``.
 
-    Raises ``InputError`` for unknown names, shapes that blocks do not fill, a missing state or seed.
+    Raises ``InputError`` for unknown names, shapes that blocks do not fill, and a state or seed that is missing or that
+    nothing would use.
     Cost: that of ``numsim.blocks.quantize``.
 
     >>> w, _ = quantize_operand("te-mxfp8", "weight", [[1.0] * 64] * 64, gemm="dgrad")
@@ -151,8 +211,15 @@ def quantize_operand(
     """
     taken, gemm = get_recipe(recipe), _gemm_of(operand, gemm)
     made = taken.operand(operand, gemm)
+    if taken.delayed is None and state is not None:
+        raise InputError(f"state={short(state)}: {taken.name} has {taken.scaling} scaling, which keeps none. "
+                         "Example: leave state out")  # fmt: skip
+    if seed is not None and (made is None or made.rounding != "stochastic"):
+        raise InputError(
+            f"seed={short(seed)}: {taken.name} rounds {operand} for {gemm} to nearest. Example: leave seed out"
+        )
     if made is None:
-        return array(x, BF16), state
+        return array(x, BF16), None
     if taken.delayed is not None:
         direction = "backward" if operand == "grad_output" else "forward"
         if not isinstance(state, DelayedState) or state.direction != direction:
@@ -160,10 +227,10 @@ def quantize_operand(
                              f"{operand}. Example: state=DelayedScaling().initial({direction!r})")  # fmt: skip
         return taken.delayed.quantize(state, x)
     x = as_fp32(x)
-    if get_block_format(made.format).block is not None and x.ndim != 2:
-        raise InputError(f"{operand} of shape {x.shape}: {taken} needs two axes, tokens or outputs by features. "
+    if made.format.block is not None and x.ndim != 2:
+        raise InputError(f"{operand} of shape {x.shape}: {taken.name} needs two axes, tokens or outputs by features. "
                          "Example: x.reshape(-1, x.shape[-1])")  # fmt: skip
-    return made.quantize(x, axis=_SUMMED[gemm, operand], seed=seed), state
+    return made.quantize(x, axis=_SUMMED[gemm, operand], seed=seed), None
 
 
 def default_recipe(capability: Any) -> Recipe:
@@ -196,11 +263,6 @@ def _gemms(
     return Gemm(x, w, fprop), Gemm(dy, w, dgrad), Gemm(x, dy, wgrad)
 
 
-def _nvfp4(gemm: str) -> Gemm:
-    a, b = (replace(x, format=get_block_format(x.format)) for x in NVFP4_TRAINING[gemm])
-    return Gemm(a, b, "native")
-
-
 def _mx(name: str, title: str) -> Recipe:
     mx = get_block_format(name)
     gemms = _gemms(mx, mx, mx, "open", "open", "open")
@@ -221,6 +283,12 @@ _NATIVE = ("native", "native", "native")
 _E4M3, _E5M2 = get_block_format("fp8_tensor"), get_block_format("fp8_tensor_e5m2")
 _LINES, _SQUARES = get_block_format("fp8_1x128"), get_block_format("fp8_128x128")
 _MXFP8 = replace(get_block_format("mxfp8"), rule="te")
+# Weights in tiles are the same numbers from both sides, and are not transformed: nor is then what they meet in fprop
+# and dgrad. Transformer Engine's software for stochastic rounding, floor(fma(r / 256, step, |x|)) on the grid of E2M1,
+# differs from 8 random bits where the FP32 fma itself rounds up to the next number: for scaled |x| < 1/2, when
+# |x| + r / 512 lies within 2^-26 below 1/2.
+_NVFP4, _NVFP4_WEIGHT = Operand("nvfp4"), Operand("nvfp4_2d")
+_NVFP4_GRADIENT = replace(_NVFP4, rounding="stochastic", sr_bits=8)
 _AO_TENSOR, _AO_ROWS = get_block_format("torchao_tensorwise"), get_block_format("torchao_rowwise")
 _AO_TENSOR_E5M2 = replace(_AO_TENSOR, name="torchao_tensorwise_e5m2", element=E5M2)
 _AO_ROWS_FP32 = replace(_AO_ROWS, name="torchao_rowwise_fp32", rule="torchao")  # scales need not be powers of two
@@ -242,7 +310,9 @@ _TABLE = (
     ),
     Recipe(
         "te-nvfp4", "Transformer Engine, NVFP4", "blocks",
-        _nvfp4("fprop"), _nvfp4("dgrad"), _nvfp4("wgrad"), least=(10, 0),
+        Gemm(_NVFP4, _NVFP4_WEIGHT, "native"), Gemm(_NVFP4_GRADIENT, _NVFP4_WEIGHT, "native"),
+        Gemm(replace(_NVFP4, transform="hadamard"), replace(_NVFP4_GRADIENT, transform="hadamard"), "native"),
+        least=(10, 0),
         note="the transform is for BF16 tensors", source=f"{_TE}, NVFP4BlockScaling; arXiv:2509.25149",
     ),
     Recipe(

@@ -7,7 +7,15 @@ import numpy as np
 import pytest
 
 from numsim import array, decode, encode, from_codes, round_to, tensorcore
-from numsim.blocks import BlockArray, dot, get_block_format, list_block_formats, matmul, nvfp4_alpha, quantize
+from numsim.blocks import (
+    BlockArray,
+    dot,
+    get_block_format,
+    list_block_formats,
+    matmul,
+    nvfp4_alpha,
+    quantize,
+)
 from numsim.errors import InputError
 from numsim.formats import BF16, FP16, FP32
 

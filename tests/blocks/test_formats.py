@@ -1,12 +1,15 @@
 """Block formats: the table, names, and records that make no sense."""
 
 import dataclasses
+from fractions import Fraction
 
 import pytest
 
 import numsim
-from numsim.blocks import MXFP8, NVFP4, RULES, BlockFormat, get_block_format, list_block_formats
+from numsim.blocks import MXFP8, NVFP4, RULES, BlockFormat, Codebook, get_block_format, list_block_formats
+from numsim.blocks.formats import _ALIASES
 from numsim.errors import FormatError, InputError
+from numsim.formats import _BLOCK_FORMATS, Format
 
 TABLE = """ mxfp8         e4m3fn  e8m0  32      8.25   8    448
             mxfp8_e5m2    e5m2    e8m0  32      8.25  15  57344
@@ -52,6 +55,18 @@ def test_unknown_names(name):
         get_block_format(name)
 
 
+def test_number_formats_know_the_names_of_block_formats():
+    """``get_format`` says what a block format's numbers and scales are: it must know all of them, and no others."""
+    assert set(_BLOCK_FORMATS) == {*(f.name for f in list_block_formats()), *_ALIASES}
+    for name, hint in _BLOCK_FORMATS.items():
+        format = get_block_format(name)
+        element = format.element if isinstance(format.element, Format) else None
+        for x in (element, format.scale if format.scale != numsim.FP32 and element else None):
+            assert x is None or ("e4m3" if x == numsim.E4M3 else x.name) in hint
+        with pytest.raises(FormatError, match=f"^{name} is a block format"):
+            numsim.get_format(name)
+
+
 def test_a_near_name_is_suggested():
     with pytest.raises(FormatError, match="did you mean mxfp8"):
         get_block_format("mxpf8")
@@ -72,6 +87,9 @@ def test_a_near_name_is_suggested():
         ({"block": ()}, "one or two sizes"),
         ({"block": (True,)}, "one or two sizes"),
         ({"block": (1 << 21,)}, "one or two sizes"),
+        ({"element": numsim.FP64}, "'mxfp8': fp64 has numbers beyond FP32, in which elements are scaled"),
+        ({"element": Format("wide", 10, 2, 100)}, "wide has numbers beyond FP32"),
+        ({"element": Codebook("far", (Fraction(0), -(Fraction(10) ** 99)))}, "far has numbers beyond FP32"),
     ],
 )
 def test_records_that_make_no_sense(change, message):

@@ -54,7 +54,8 @@ def test_questions_give_what_recipes_give(recipe: str, operand: str) -> None:
 def test_ways_of_nvfp4_give_what_the_library_gives(way: str) -> None:
     x = np.ascontiguousarray(tensor("grad_output").T)
     kept = quantized(Session(get_machine("emulated")), _WAYS[way], x, seed=7)
-    values = _WAYS[way].quantize(x, seed=7).values
+    seed = 7 if _WAYS[way].rounding == "stochastic" else None
+    values = _WAYS[way].quantize(x, seed=seed).values
     assert kept is not None and kept.values is not None
     if _WAYS[way].transform:
         values = hadamard(values, inverse=True)

@@ -205,10 +205,9 @@ def test_real_chunks_on_any_number_of_threads(monkeypatch, name):
 
 
 # --- elements ---------------------------------------------------------------------------------------------------------
-ELEMENTS = [numsim.get_format(n) for n in ("fp16", "bf16", "tf32", "fp32", "fp64", "e8m0", "ue4m3", "e4m3fnuz", "e3m4")]
+ELEMENTS = [numsim.get_format(n) for n in ("fp16", "bf16", "tf32", "fp32", "e8m0", "ue4m3", "e4m3fnuz", "e3m4")]
 ELEMENTS += [
     Format("wide_low", 8, 2, 130),  # least normal number subnormal in float32
-    Format("beyond", 10, 2, 100),  # no float32 holds its largest number
     Format("longer", 5, 30, 15),  # nor this one's last bits
     Format("no_fraction", 4, 0, 7, specials="finite"),
     Format("all_zero", 1, 0, 0, specials="fn"),
@@ -234,7 +233,7 @@ CODEBOOKS = [
     replace(integers(3, -3, 3), bounds=tuple(Fraction(2 * k + 1, 4) for k in range(-3, 3))),
     Codebook("two", (Fraction(-1), Fraction(1))),
     Codebook("uneven", tuple(map(Fraction, (0, 1, -1, 7, 3, -2, 100, -5)))),
-    Codebook("far", tuple(Fraction(10) ** k * s for k in (-60, -10, 0, 38, 40, 60, 80, 99) for s in (1, -1))),
+    Codebook("far", tuple(Fraction(10) ** k * s for k in (-99, -60, -44, -40, -10, 0, 37, 38) for s in (1, -1))),
     Codebook("given", tuple(map(Fraction, (-1, 0, 1, 2))), bounds=tuple(map(Fraction, ("-0.1", "0.5", "0.5")))),
 ]
 
@@ -245,8 +244,7 @@ def test_elements_of_ones_own(element):
     x = np.concatenate([numbers((500,), 6), rng.integers(-260, 260, 524).astype(np.float32) / 4])
     x = x.reshape(32, 32)
     format = BlockFormat("mine", element, FP32, (8,), "absmax")
-    if element.max < 2**128:  # (else FP32 scales bring no number there)
-        both(x, format)
+    both(x, format)
     both(x, replace(format, block=None), multiplier=np.float32(1))
     if isinstance(element, Format):
         both(x, replace(format, block=None), multiplier=np.float32(1), rounding="stochastic", seed=1)

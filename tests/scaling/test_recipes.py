@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 
 import numsim
-from numsim.blocks import get_block_format
-from numsim.blocks.nvfp4 import Operand
-from numsim.errors import InputError, UnavailableError
+from numsim import round_to
+from numsim.blocks import NVFP4, get_block_format, hadamard, matmul, quantize
+from numsim.errors import FormatError, InputError, UnavailableError
 from numsim.random import Stream
 from numsim.scaling import (
     DelayedScaling,
     Gemm,
+    Operand,
     default_recipe,
     get_recipe,
     list_recipes,
@@ -34,7 +35,9 @@ def states(recipe, operand):
 
 def quantized(name, operand, x, gemm=None):
     recipe = get_recipe(name)
-    return quantize_operand(recipe, operand, x, gemm=gemm, state=states(recipe, operand), seed=7)[0]
+    made = recipe.operand(operand, gemm)
+    seed = 7 if made is not None and made.rounding == "stochastic" else None
+    return quantize_operand(recipe, operand, x, gemm=gemm, state=states(recipe, operand), seed=seed)[0]
 
 
 # --- what is done to what ---------------------------------------------------------------------------------------------
@@ -207,7 +210,7 @@ def test_delayed_scaling_keeps_its_state():
     state = settings.update(settings.record(settings.initial("backward"), 4.0))
     made, state = quantize_operand(settings, "grad_output", [4.0, 8.0], gemm="wgrad", state=state)
     assert made.codes.tolist() == [0x7E, 0x7E] and state.amax_history.tolist() == [8.0, 4.0]
-    assert quantize_operand("te-current", "input", [1.0], state=state)[1] is state  # of no use there, and not lost
+    assert quantize_operand("te-current", "input", [1.0])[1] is None
 
 
 def test_nvfp4_gradients():
@@ -228,6 +231,41 @@ def test_nvfp4_gradients():
     spread[3, :] = 4.0  # one token of 16: all 16 get a share of it
     made = quantize_operand("te-nvfp4", "input", spread, gemm="wgrad")[0]
     assert np.array_equal(made.elements, 6 * (matrix @ np.diag(signs) @ spread))
+
+
+def test_operands_do_what_they_say():
+    x = np.random.default_rng(4).normal(size=(32, 16)).astype(np.float32)
+    plain, turned = Operand("nvfp4"), Operand("nvfp4", transform="hadamard")
+    assert plain == Operand(NVFP4) and plain.format is NVFP4 and hash(plain) == hash(Operand("NVFP4"))
+    assert (plain.quantize(x, axis=0).codes == quantize(x, "nvfp4", axis=0).codes).all()
+    by_hand = quantize(round_to(hadamard(x, axis=0), "bf16"), "nvfp4", axis=0)
+    found = turned.quantize(x, axis=0)
+    assert (found.codes == by_hand.codes).all() and (found.scales.codes == by_hand.scales.codes).all()
+    assert found.tensor_scale == by_hand.tensor_scale != quantize(hadamard(x, axis=0), "nvfp4", axis=0).tensor_scale
+    gradient = get_recipe("te-nvfp4").dgrad.a
+    drawn = gradient.quantize(x, seed=7)
+    again = quantize(x, "nvfp4", rounding="stochastic", seed=7, sr_bits=8)
+    assert (drawn.codes == again.codes).all() and (drawn.codes != gradient.quantize(x, seed=8).codes).any()
+    assert Operand("nvfp4_2d").quantize(x, axis=0).scales.shape == (2, 1)
+    for bad in ({"format": "nvfp5"}, {"format": "nvfp4", "transform": "fourier"}):
+        with pytest.raises((InputError, FormatError)):
+            Operand(**bad)
+    with pytest.raises(InputError, match="seed"):
+        gradient.quantize(x)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        plain.format = "mxfp8"
+
+
+def test_an_outlier_is_spread_and_the_product_stays():
+    """One number of 100 makes its 15 neighbours zero; transformed, most of them are still there."""
+    x = np.ones((16, 4), np.float32)
+    x[3] = 100.0
+    y = np.ones((16, 4), np.float32)
+    a, b = (dataclasses.replace(f, rounding="nearest-even", sr_bits=None) for f in
+            (get_recipe("te-nvfp4").wgrad.a, get_recipe("te-nvfp4").wgrad.b))  # fmt: skip
+    turned = matmul(a.quantize(x.T), b.quantize(y, axis=0)).values[0, 0]
+    plain = matmul(quantize(x.T, "nvfp4"), quantize(y, "nvfp4", axis=0)).values[0, 0]
+    assert plain == 100 and abs(turned - 115) < 10
 
 
 # --- hardware ---------------------------------------------------------------------------------------------------------
@@ -278,6 +316,15 @@ def test_names():
         (lambda: quantize_operand("te-mxfp8", "input", X[0]), "needs two axes"),
         (lambda: quantize_operand("torchao-rowwise", "input", X[None]), "x.reshape(-1, x.shape[-1])"),
         (lambda: quantize_operand("te-nvfp4", "grad_output", X), "seed="),
+        (lambda: quantize_operand("te-nvfp4", "input", X, seed=1), "rounds input for fprop to nearest"),
+        (lambda: quantize_operand("torchao-rowwise-gw-hp", "input", X, gemm="wgrad", seed=1), "leave seed out"),
+        (lambda: quantize_operand("te-delayed", "input", X, state=DelayedScaling().initial(), seed=1), "to nearest"),
+        (lambda: quantize_operand("te-current", "input", X, state=DelayedScaling().initial()), "which keeps none"),
+        (lambda: Operand("nvfp4").quantize(X, seed=1), "uses no random bits"),
+        (lambda: Operand("nvfp4", rounding="random"), "rounding='random'"),
+        (lambda: Operand("nf4", rounding="up"), "rounds to the nearest of its values"),
+        (lambda: Operand("nvfp4", sr_bits=8), "of stochastic rounding alone"),
+        (lambda: Operand("nvfp4", rounding="stochastic", sr_bits=33), "1 to 32"),
         (lambda: quantize_operand("mxfp8", "input", [["a"]]), "a"),
         (lambda: default_recipe("9.0"), "two whole numbers"),
         (lambda: default_recipe((9, -1)), "two whole numbers"),

@@ -37,6 +37,7 @@ class Machine(NamedTuple):
     keeps_finite: bool
     floor: float
     cap: float
+    least_growth: float  # the floor of growths
     hysteresis: int
     refills: bool  # by any clean step, not only by a growth
     stops_at_floor: bool
@@ -54,13 +55,19 @@ def suits(scaler: Any, found: npt.NDArray[Any]) -> bool:
 
 
 def _machine(scaler: FlagScaler) -> Machine:
-    (up, down), never = scaler.factors, -1
+    up, down = scaler.factors
+    floor = -math.inf if scaler.floor is None else scaler.floor
     return Machine(
-        scaler.initial().scale, scaler.keeps == "fp32", up, down, scaler.divides, scaler.first_growth or never,
-        scaler.next_growth or never, scaler.keeps_finite, -math.inf if scaler.floor is None else scaler.floor,
-        math.inf if scaler.cap is None else scaler.cap, scaler.hysteresis, scaler.refills, scaler.stops_at_floor,
+        scaler.initial().scale, scaler.keeps == "fp32", up, down, scaler.divides, _steps(scaler.first_growth),
+        _steps(scaler.next_growth), scaler.keeps_finite, floor, math.inf if scaler.cap is None else scaler.cap,
+        floor if scaler.floors_growth else -math.inf, scaler.hysteresis, scaler.refills, scaler.stops_at_floor,
         scaler.stops_at_infinity, scaler.stops_from,
     )  # fmt: skip
+
+
+def _steps(n: int | None) -> int:
+    """A number of steps as an int64, which no run exceeds; -1 for never."""
+    return min(n or -1, 2**63 - 1)
 
 
 @jit
@@ -93,6 +100,8 @@ def _run(overflow, m, first_row, rows, out):  # type: ignore[no-untyped-def]
                         grown = np.float64(np.float32(grown))
                     if math.isfinite(grown) or not m.keeps_finite:
                         scale = m.cap if grown > m.cap else grown
+                        if scale < m.least_growth:
+                            scale = m.least_growth
             out[row, step] = np.nan if stopped else scale
 
 

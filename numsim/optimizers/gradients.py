@@ -6,6 +6,7 @@ Sources: torch 2.13, torch/nn/utils/clip_grad.py; DeepSpeed, runtime/zero/stage_
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -17,9 +18,10 @@ from numsim.errors import InputError, check_choice, short
 from numsim.formats import FP32, Format, get_format
 from numsim.host import check_ieee
 from numsim.operations import sum as array_sum
-from numsim.optimizers.tensors import Tensor, Tensors, fit
+from numsim.optimizers.tensors import Tensor, Tensors, fit, fit_all
 
 DIVIDE = ("before", "after", "never")
+_EXAMPLE = "Example: unscale_and_clip(gradients, 65536.0, 1.0)"
 _LANES = 8  # partial sums of torch's norm on x86-64
 
 
@@ -72,7 +74,7 @@ class Clipped(NamedTuple):
     coefficient: float
 
 
-def gradient_norm(gradients: Sequence[Any], format: Any = FP32, *, fma: bool = True) -> float:
+def gradient_norm(gradients: Sequence[Any], format: Any = "fp32", *, fma: bool = True) -> float:
     """The 2-norm of all gradients as torch forms it: of each tensor in its format, then of these norms.
 
     Rules
@@ -91,11 +93,11 @@ def gradient_norm(gradients: Sequence[Any], format: Any = FP32, *, fma: bool = T
     format = _format(format)
     t = Tensors(fma)
     with np.errstate(all="ignore"):
-        norms = [_norm(t, fit(g, format).reshape(-1), format) for g in gradients]
+        norms = [_norm(t, g.reshape(-1), format) for g in fit_all(gradients, format)]
         return float(_norm(t, np.array(norms, np.float32), format))
 
 
-def clip_grad_norm(gradients: Sequence[Any], max_norm: float, format: Any = FP32, *, fma: bool = True) -> Clipped:
+def clip_grad_norm(gradients: Sequence[Any], max_norm: float, format: Any = "fp32", *, fma: bool = True) -> Clipped:
     """All gradients times min(max_norm / (norm + 1e-6), 1), rounded as ``torch.nn.utils.clip_grad_norm_`` does.
 
     Rules
@@ -115,17 +117,19 @@ def clip_grad_norm(gradients: Sequence[Any], max_norm: float, format: Any = FP32
     [array([ 0., nan], dtype=float32)]
     """
     format = _format(format)
-    _check_number("max_norm", max_norm, "clip_grad_norm(gradients, 1.0)")
-    norm = np.float32(gradient_norm(gradients, format, fma=fma))
+    _check_number("max_norm", max_norm, "Example: clip_grad_norm(gradients, 1.0)")
+    check_ieee()
+    values = fit_all(gradients, format)
+    norm = np.float32(gradient_norm(values, format, fma=fma))
     t = Tensors(fma)
     with np.errstate(all="ignore"):
         inverse = fit(np.float32(1) / t.add(norm, 1e-6, format), format)
         coefficient = np.minimum(t.mul(inverse, max_norm, format), np.float32(1))  # NaN stays
-        clipped = [fit(fit(g, format) * coefficient, format) for g in gradients]
+        clipped = [fit(g * coefficient, format) for g in values]
     return Clipped(clipped, float(norm), float(coefficient))
 
 
-def unscale_and_clip(gradients: Sequence[Any], scale: float, max_norm: float, format: Any = FP32) -> Clipped:
+def unscale_and_clip(gradients: Sequence[Any], scale: float, max_norm: float, format: Any = "fp32") -> Clipped:
     """DeepSpeed's way: scaled gradients are unscaled and clipped by one multiplication, with one rounding.
 
     Rules
@@ -153,8 +157,8 @@ def unscale_and_clip(gradients: Sequence[Any], scale: float, max_norm: float, fo
     check_ieee()
     format = _format(format)
     for name, value in (("scale", scale), ("max_norm", max_norm)):
-        _check_number(name, value, "unscale_and_clip(gradients, 65536.0, 1.0)")
-    values = [fit(g, format) for g in gradients]
+        _check_number(name, value, _EXAMPLE)
+    values = fit_all(gradients, format)
     with np.errstate(all="ignore"):
         one, scale32 = np.float32(1), np.float32(scale)
         norms = [math.sqrt(math.fsum(np.square(g, dtype=np.float64).ravel().tolist())) for g in values]
@@ -162,7 +166,7 @@ def unscale_and_clip(gradients: Sequence[Any], scale: float, max_norm: float, fo
         norm = norm if np.isfinite(norm) else one
         clip = (norm / scale32 + np.float32(1e-6)) / np.float32(max_norm)
         coefficient = one / (np.maximum(clip, one) * scale32)
-        clipped = [g * coefficient for g in values]
+        clipped = [np.asarray(g * coefficient) for g in values]
     return Clipped(clipped, float(norm), float(coefficient))
 
 
@@ -183,6 +187,7 @@ def _format(value: Any) -> Format:
 
 
 def _check_number(name: str, value: Any, example: str) -> None:
-    number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
-    if not number or not 0 < value < math.inf:
-        raise InputError(f"{name}={short(value)}: a number above 0 is needed. Example: {example}")
+    value = value.item() if isinstance(value, (np.integer, np.floating)) else value
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not number or not 0 < value <= sys.float_info.max:  # (the largest double: integers may be larger)
+        raise InputError(f"{name}={short(value)}: a number above 0 is needed. {example}")

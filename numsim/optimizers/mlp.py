@@ -8,8 +8,8 @@ settings, same bits.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from itertools import pairwise
+from collections.abc import Iterable, Sequence
+from itertools import islice, pairwise
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,7 @@ from numsim.traces import Trace
 
 Doubles = npt.NDArray[np.float64]
 _TRAIN = 1500  # images to learn from; the other 297 test
+_STEPS, _LAYERS, _WIDTH = 100_000, 9, 1024  # at most
 _LN2 = math.log(2.0)
 _SHUFFLE, _ROUND = 1 << 32, 1 << 48  # where the random bits of batches and of stochastic rounding begin
 
@@ -37,7 +38,7 @@ def train_digits(
     *,
     steps: int = 300,
     batch: int = 64,
-    hidden: Sequence[int] = (32,),
+    hidden: Iterable[int] = (32,),
     seed: int = 0,
     every: int = 10,
 ) -> Trace:
@@ -54,7 +55,8 @@ def train_digits(
     learnt), "unmoved" (of the updates that were not zero, the share after which the weight was the same), "lost" (the
     share that nothing took: no weight, master or compensation; with stochastic rounding that is chance, and right on
     average) and "lost size" (the same share, but of the sum of magnitudes: small updates are lost first).
-    Raises ``InputError`` for what is no optimizer, and numbers that are no positive integers.
+    Raises ``InputError`` for what is no optimizer, numbers that are no positive integers, more than 100,000 steps, 8
+    hidden layers or 1024 numbers in one.
     Cost: 300 steps take a second or two.
     Source: the digits of ``numsim.data.load_digits``.
 
@@ -65,12 +67,23 @@ def train_digits(
     """
     if not isinstance(optimizer, Optimizer):
         raise InputError(f"optimizer={short(optimizer)}: an optimizer is needed. Example: train_digits(SGD(0.01))")
-    sizes = {"steps": steps, "batch": batch, "every": every, **{f"hidden[{i}]": n for i, n in enumerate(hidden)}}
-    for name, value in sizes.items():
-        if type(value) is not int or value < 1:
-            raise InputError(f"{name}={short(value)}: a positive integer is needed. Example: steps=300, hidden=(32,)")
-    if batch > _TRAIN or every > steps:
-        raise InputError(f"batch={batch}, every={every}: at most {_TRAIN} images and {steps} steps.")
+    try:
+        hidden = tuple(islice(hidden, _LAYERS))
+    except TypeError:
+        raise InputError(
+            f"hidden={short(hidden)}: the widths of hidden layers are needed. Example: hidden=(32,)"
+        ) from None
+    limits = {
+        "steps": (steps, _STEPS),
+        "batch": (batch, _TRAIN),
+        "every": (every, steps),
+        "layers": (len(hidden) + 1, _LAYERS),
+    }
+    limits |= {f"hidden[{i}]": (n, _WIDTH) for i, n in enumerate(hidden)}
+    for name, (value, most) in limits.items():
+        if type(value) is not int or not 1 <= value <= most:
+            raise InputError(f"{name}={short(value)}: an integer from 1 to {most} is needed. "
+                             "Example: steps=300, batch=64, hidden=(32,), every=10")  # fmt: skip
     check_ieee()
     images, labels = load_digits()
     pixels = images.reshape(len(images), -1).astype(np.float32) / np.float32(16)

@@ -18,6 +18,7 @@ stochastic); torchao 0.18, torchao/optim/quant_utils.py (16 random bits).
 from __future__ import annotations
 
 import math
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
@@ -31,9 +32,11 @@ from numsim.errors import InputError, check_choice, short
 from numsim.formats import FP32, Format, get_format
 from numsim.host import check_ieee
 from numsim.optimizers.tensors import Tensor, Tensors, fit
+from numsim.values import from_torch, is_whole
 
 UPDATES = ("plain", "master", "stochastic", "kahan")
 ORDERS = ("single-tensor", "foreach", "fused")
+_INITIAL = "Example: SGD(0.1).initial([1.0, 2.0])"
 
 
 class Bytes(NamedTuple):
@@ -67,9 +70,20 @@ class State:
     update: Tensor | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "weights", _kept(self.weights))
-        object.__setattr__(self, "slots", MappingProxyType({name: _kept(x) for name, x in self.slots.items()}))
-        object.__setattr__(self, "update", None if self.update is None else _kept(self.update))
+        if not is_whole(self.step) or not 0 <= self.step < 1 << 53:
+            raise InputError(f"step={short(self.step)}: a count of updates is needed. {_INITIAL}")
+        if not isinstance(self.slots, Mapping):
+            raise InputError(f"slots={short(self.slots)}: tensors by name are needed. {_INITIAL}")
+        weights, slots = _kept(self.weights), {name: _kept(x) for name, x in self.slots.items()}
+        update = None if self.update is None else _kept(self.update)
+        for name, x in (*slots.items(), ("update", weights if update is None else update)):
+            if x.shape != weights.shape:
+                raise InputError(f"{short(name)} of shape {x.shape} for weights of shape {weights.shape}: one number "
+                                 f"for each weight is needed. {_INITIAL}")  # fmt: skip
+        object.__setattr__(self, "step", int(self.step))
+        object.__setattr__(self, "weights", weights)
+        object.__setattr__(self, "slots", MappingProxyType(slots))
+        object.__setattr__(self, "update", update)
 
 
 @dataclass(frozen=True)
@@ -79,7 +93,7 @@ class Optimizer(ABC):
     lr: float = 1e-3
     _: KW_ONLY
     weight_decay: float = 0.0
-    format: Any = FP32
+    format: Any = "fp32"
     states: Any = None
     gradients: Any = None
     update: str = "plain"
@@ -87,23 +101,26 @@ class Optimizer(ABC):
     fma: bool = True
 
     def __post_init__(self) -> None:
+        check_choice("update", self.update, UPDATES, self._call)
+        check_choice("order", self.order, ORDERS, self._call)
+        Tensors(self.fma)  # refuses what is no bool
         for name, value in (("format", self.format), ("states", self._states), ("gradients", self._gradients)):
             format = get_format(value)
             if not format.fits(FP32) or not format.signed:
                 raise InputError(f"{name}={format}: needed are signed numbers that FP32 holds. Example: {self._call}")
             object.__setattr__(self, name, format)
-        check_choice("update", self.update, UPDATES, self._call)
-        check_choice("order", self.order, ORDERS, self._call)
-        if not isinstance(self.fma, bool):
-            raise InputError(f"fma={short(self.fma)}: allowed are True and False. Example: {self._call}")
         if self.update == "kahan" and self.order == "fused":
             raise InputError(f"update='kahan' rounds every step: another order than 'fused' is needed. "
                              f"Example: {self._call}")  # fmt: skip
         for name in self._settings:
             object.__setattr__(self, name, _python(getattr(self, name)))
         for name, value, low, high in self._numbers():
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value < high:
-                rule = f"a number from {low:g} on" if high == math.inf else f"a number from {low:g} to below {high:g}"
+            if not _is_finite(value) or not low <= value < high:
+                rule = (
+                    f"a finite number from {low:g} on"
+                    if high == math.inf
+                    else f"a number from {low:g} to below {high:g}"
+                )
                 raise InputError(f"{name}={short(value)}: {rule} is needed. Example: {self._call}")
 
     @property
@@ -132,6 +149,10 @@ class Optimizer(ABC):
         return ()
 
     @property
+    def _slots(self) -> tuple[str, ...]:
+        return *{"master": ("master",), "kahan": ("compensation",)}.get(self.update, ()), *self.tensors
+
+    @property
     def bytes(self) -> Bytes:
         """Bytes per parameter.
 
@@ -146,10 +167,8 @@ class Optimizer(ABC):
         """The state before the first step; the weights are rounded to their format (the masters to FP32)."""
         check_ieee()
         start = fit(weights, self.format)
-        slots = {"master": fit(weights, FP32)} if self.update == "master" else {}
-        if self.update == "kahan":
-            slots["compensation"] = np.zeros_like(start)
-        return State(0, start, {**slots, **{name: np.zeros_like(start) for name in self.tensors}})
+        slots = {name: fit(weights, FP32) if name == "master" else np.zeros_like(start) for name in self._slots}
+        return State(0, start, slots)
 
     def step(self, state: State, gradient: Any, *, seed: Any = None, random_bits: Any = None) -> State:
         """One update; the gradient is first rounded to the gradients' format.
@@ -164,10 +183,14 @@ class Optimizer(ABC):
         where the CPU flushes subnormal numbers. Cost: some 20 passes over the weights.
         """
         check_ieee()
+        if not isinstance(state, State) or state.slots.keys() != set(self._slots):
+            has = f"slots {short([*state.slots])}" if isinstance(state, State) else short(state)
+            raise InputError(f"a state with {has}: one with slots {[*self._slots]} is needed. "
+                             "Example: optimizer.step(optimizer.initial(weights), gradient)")  # fmt: skip
         g = fit(gradient, self.gradients)
         if g.shape != state.weights.shape:
             raise InputError(f"gradient of shape {g.shape} for weights of shape {state.weights.shape}: "
-                             f"one number for each weight is needed.")  # fmt: skip
+                             f"one number for each weight is needed. Example: step(state, gradient)")  # fmt: skip
         if (seed is not None or random_bits is not None) != (self.update == "stochastic"):
             rule = "needs seed= or random_bits=" if self.update == "stochastic" else "draws no random bits"
             raise InputError(f"update={self.update!r} {rule}. Example: step(state, gradient, seed=7)")
@@ -240,12 +263,17 @@ class SGD(Optimizer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if not isinstance(self.nesterov, bool):
+            raise InputError(f"nesterov={short(self.nesterov)}: allowed are True and False. Example: {self._call}")
         if self.nesterov and (self.momentum <= 0 or self.dampening != 0):
             raise InputError(f"nesterov with momentum={self.momentum}, dampening={self.dampening}: a momentum and no "
                              f"dampening are needed. Example: SGD(0.1, momentum=0.9, nesterov=True)")  # fmt: skip
 
     def _numbers(self) -> list[tuple[str, Any, float, float]]:
-        more = [("momentum", self.momentum, 0.0, math.inf), ("dampening", self.dampening, -math.inf, math.inf)]
+        more = [
+            ("momentum", self.momentum, 0.0, math.inf),
+            ("dampening", self.dampening, -sys.float_info.max, math.inf),
+        ]
         return [*super()._numbers(), *more]
 
     def _direction(
@@ -343,8 +371,16 @@ def _python(x: Any) -> Any:
     return x.item() if isinstance(x, (np.integer, np.floating)) else x
 
 
+def _is_finite(x: Any) -> bool:
+    """Whether x is a Python number, no bool, that is a finite double."""
+    try:
+        return isinstance(x, (int, float)) and not isinstance(x, bool) and math.isfinite(x)
+    except OverflowError:
+        return False
+
+
 def _kept(x: Any) -> Tensor:
-    kept = np.array(x, np.float32)
+    kept = np.array(fit(x, FP32))
     kept.flags.writeable = False
     return kept
 
@@ -360,6 +396,13 @@ def lost_updates(before: State, after: State) -> npt.NDArray[np.bool_]:
     >>> lost_updates(first, sgd.step(first, [0.5, 0.01, 0.0]))
     array([False,  True, False])
     """
+    check_ieee()
+    if not isinstance(before, State) or not isinstance(after, State):
+        raise InputError(f"lost_updates({short(before)}, {short(after)}): two states are needed. "
+                         "Example: lost_updates(state, optimizer.step(state, gradient))")  # fmt: skip
+    if before.weights.shape != after.weights.shape or before.slots.keys() != after.slots.keys():
+        raise InputError("the two states are not of the same weights and optimizer. "
+                         "Example: lost_updates(state, optimizer.step(state, gradient))")  # fmt: skip
     if after.update is None:
         raise InputError("the second state is the first of a run: it has no update. Example: lost_updates(s, step(s))")
     kept = [(before.weights, after.weights)]
@@ -383,7 +426,14 @@ def carry_and_cut(values: Any, random_bits: Any) -> Tensor:
     >>> carry_and_cut(np.uint32([0x7FFFFFFF, 0x3F800001]).view(np.float32), 0xFFFF)
     array([-0.       ,  1.0078125], dtype=float32)
     """
-    words, drawn = np.asarray(values, np.float32).view(np.uint32), np.asarray(random_bits)
+    values = np.asarray(values) if isinstance(values, np.generic) else from_torch(values)
+    words = fit(values, FP32).view(np.uint32)
+    try:
+        drawn = np.asarray(from_torch(random_bits))
+        np.broadcast_shapes(words.shape, drawn.shape)
+    except (ValueError, TypeError, RuntimeError):
+        drawn = np.array("")
     if drawn.dtype.kind not in "ui" or (drawn.size and not 0 <= int(drawn.min()) <= int(drawn.max()) < 1 << 16):
-        raise InputError(f"random_bits={short(random_bits)}: integers from 0 to 65535 are needed.")
+        raise InputError(f"random_bits={short(random_bits)}: integers from 0 to 65535 that broadcast to the values are "
+                         "needed. Example: carry_and_cut([1.0, 2.0], [0, 65535])")  # fmt: skip
     return np.asarray((words + drawn.astype(np.uint32)) & np.uint32(0xFFFF0000)).view(np.float32)

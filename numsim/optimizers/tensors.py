@@ -16,6 +16,7 @@ with ``ATEN_CPU_CAPABILITY=default`` they are not. Three more things that torch 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from numsim.arithmetic import compute
+from numsim.errors import InputError, short
 from numsim.formats import FP32, Format
 from numsim.rounding import Policy, round_to
 
@@ -35,6 +37,17 @@ def fit(values: Any, format: Format, **options: Any) -> Tensor:
     if format == FP32 and not options and isinstance(values, np.ndarray) and values.dtype == np.float32:
         return values
     return np.asarray(round_to(values, format, **options)).astype(np.float32, copy=False)
+
+
+def fit_all(gradients: Iterable[Any], format: Format) -> list[Tensor]:
+    """Several arrays, each as ``fit`` has it."""
+    try:
+        given = list(gradients)
+    except TypeError:
+        raise InputError(
+            f"gradients={short(gradients)}: a list of arrays is needed. Example: [[3.0, 4.0], [12.0]]"
+        ) from None
+    return [fit(g, format) for g in given]
 
 
 @dataclass(frozen=True)
@@ -51,6 +64,10 @@ class Tensors:
 
     fma: bool = True
     short_factors: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.fma, bool):
+            raise InputError(f"fma={short(self.fma)}: allowed are True and False. Example: fma=False")
 
     def multiply_add(self, x: Number, y: Number, z: Number) -> Tensor:
         """x * y + z in FP32."""

@@ -7,7 +7,7 @@ the amax is noted, and after the step the scale follows. The price is a lag of o
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,9 @@ from numsim.blocks.formats import FP8_TENSOR, FP8_TENSOR_E5M2
 from numsim.blocks.rules import FLT_MAX, F, Floats
 from numsim.blocks.tiles import as_fp32
 from numsim.errors import InputError, check_choice, short
+from numsim.files import is_label
 from numsim.host import check_ieee
+from numsim.scaling.scaler import as_numbers, number, settle
 from numsim.traces import Event, Trace
 from numsim.values import is_whole
 
@@ -29,6 +31,7 @@ _BEYOND = {  # from which FP32 number on rounding to nearest leaves the range: 4
     FP8_TENSOR.name: np.nextafter(F(464), F(np.inf)),
     FP8_TENSOR_E5M2.name: F(61440),
 }
+_STATES, _RECORDS = "Example: recipe.initial()", "Example: recipe.record(state, 2.5)"
 _EXAMPLE = "Example: DelayedScaling(margin=0, fp8_format='HYBRID', amax_history_len=1024, amax_compute_algo='max')"
 
 
@@ -54,13 +57,13 @@ class DelayedState:
 
     def __post_init__(self) -> None:
         check_choice("direction", self.direction, DIRECTIONS, "recipe.initial('backward')")
-        history = np.array(self.amax_history, np.float32)
-        if history.ndim != 1 or not history.size:
-            raise InputError(f"amax_history of shape {history.shape}: one axis and at least one number are needed. "
-                             "Example: recipe.initial()")  # fmt: skip
+        history = as_fp32(self.amax_history).copy()
+        if history.ndim != 1 or not history.size or (history < 0).any():
+            raise InputError(f"amax_history={short(self.amax_history)}: one axis and at least one number, none of them "
+                             f"negative, are needed. {_STATES}")  # fmt: skip
         history.flags.writeable = False
-        object.__setattr__(self, "amax_history", history)
-        object.__setattr__(self, "scale", float(F(self.scale)))
+        scale, amax = (_number(name, getattr(self, name), _STATES) for name in ("scale", "amax"))
+        settle(self, amax_history=history, scale=float(scale), amax=float(amax))
 
     @property
     def inv_scale(self) -> float:
@@ -173,18 +176,20 @@ class DelayedScaling:
 
     def quantize(self, state: DelayedState, x: Any) -> tuple[BlockArray, DelayedState]:
         """Numbers in FP8 with the scale that the state has, and the state that has noted their largest magnitude."""
+        self._check(state)
         made = quantize(x, self.format(state.direction), multiplier=state.scale)
         return made, self.record(state, _amax(as_fp32(x)))
 
     def record(self, state: DelayedState, amax: Any) -> DelayedState:
         """Note the largest magnitude of a tensor; several tensors before an update leave the largest."""
+        self._check(state)
         history = state.amax_history.copy()
         history[0] = np.fmax(history[0], _as_amax("amax", amax))
         return DelayedState(state.scale, history, state.direction, state.amax)
 
     def update(self, state: DelayedState, reduced: Any = None) -> DelayedState:
         """The state after a step; ``reduced`` is the largest amax of all ranks (``reduce_amax``)."""
-        check_ieee()
+        self._check(state)
         if reduced is not None:
             reduced = _as_amax("reduced", reduced)
         fp8_max = self.format(state.direction).element_max
@@ -192,10 +197,18 @@ class DelayedScaling:
             amax, history, scale = self._next(state.amax_history, F(state.scale), fp8_max, reduced)
         return DelayedState(float(scale), history, state.direction, float(amax))
 
-    def update_ranks(self, states: Sequence[DelayedState]) -> tuple[DelayedState, ...]:
+    def update_ranks(self, states: Iterable[DelayedState]) -> tuple[DelayedState, ...]:
         """One update on each simulated rank; with ``reduce_amax`` all see the largest amax of all."""
+        states = _as_states(states)
         reduced = reduce_amax(states) if self.reduce_amax and len(states) > 1 else None
         return tuple(self.update(state, reduced) for state in states)
+
+    def _check(self, state: Any) -> None:
+        check_ieee()
+        _as_states([state])
+        if len(state.amax_history) != self.amax_history_len:
+            raise InputError(f"a state with a history of {len(state.amax_history)} for a recipe with one of "
+                             f"{self.amax_history_len}: the same is needed. {_STATES}")  # fmt: skip
 
     def _next(
         self, history: Floats, scale: np.float32, fp8_max: float, reduced: np.float32 | None = None
@@ -239,8 +252,16 @@ def power_of_two_scale(amax: np.float32, scale: np.float32, fp8_max: float, reci
     >>> recipe.update(recipe.record(recipe.initial(), 3.0)).scale, 448 / 3
     (128.0, 149.33333333333334)
     """
+    check_ieee()
+    if not isinstance(recipe, DelayedScaling):
+        raise InputError(f"recipe={short(recipe)}: a DelayedScaling is needed. "
+                         "Example: DelayedScaling(scaling_factor_compute_algo=power_of_two_scale)")  # fmt: skip
+    amax, scale, largest = (
+        _number(name, x, "Example: power_of_two_scale(2.0, 1.0, 448.0, recipe)")
+        for name, x in (("amax", amax), ("scale", scale), ("fp8_max", fp8_max))
+    )
     with np.errstate(all="ignore"):
-        quotient = float(_quotient(fp8_max, F(amax)))
+        quotient = float(_quotient(float(largest), amax))
         if 0 < quotient < math.inf:
             # FP64's log2 rounded is FP32's: no FP32 number has a logarithm near enough to half way
             exponent = int(np.floor(F(math.log2(quotient)))) - recipe.margin
@@ -248,7 +269,7 @@ def power_of_two_scale(amax: np.float32, scale: np.float32, fp8_max: float, reci
         else:  # amax is 0, infinite or NaN, or so tiny that the quotient overflows
             exponent, size = -1 if quotient == 0 else 1, F(np.inf)
         if not 0 < amax < np.inf:
-            size = F(scale)
+            size = scale
         return F(1 / size) if exponent < 0 else size
 
 
@@ -260,6 +281,8 @@ def reduce_amax(states: Iterable[DelayedState]) -> float:
     >>> reduce_amax(ranks), [state.scale for state in recipe.update_ranks(ranks)]
     (4.0, [112.0, 112.0])
     """
+    check_ieee()
+    states = _as_states(states)
     return float(np.fmax.reduce([state.amax_history[0] for state in states], initial=F(0)))
 
 
@@ -294,12 +317,18 @@ def replay_amaxes(
         raise InputError(f"replay_amaxes({short(recipe)}, ...): a DelayedScaling and either amaxes or tensors are "
                          "needed. Example: replay_amaxes(DelayedScaling(), [1.0, 2.0, 4.0])")  # fmt: skip
     check_ieee()
+    algo, factor = (_name(x) for x in (recipe.amax_compute_algo, recipe.scaling_factor_compute_algo))
+    try:
+        steps = iter(_as_amaxes(amaxes) if tensors is None else map(as_fp32, tensors))
+    except TypeError:
+        raise InputError(f"tensors={short(tensors)}: arrays in a list are needed. "
+                         "Example: replay_amaxes(recipe, tensors=[[1.0, 2.0], [4.0]])") from None  # fmt: skip
     format = recipe.format(direction)
     fp8_max, beyond = format.element_max, _BEYOND[format.name]
     history, scale = recipe.initial(direction).amax_history.copy(), F(1)
     rows, shares, events = list[tuple[float, float, float]](), list[float](), list[Event]()
     with np.errstate(all="ignore"):
-        for step, given in enumerate(_as_amaxes(amaxes) if tensors is None else map(as_fp32, tensors)):
+        for step, given in enumerate(steps):
             amax, used = (given if tensors is None else _amax(given)), scale
             history[0] = amax
             chosen, history, scale = recipe._next(history, scale, fp8_max)
@@ -320,7 +349,6 @@ def replay_amaxes(
     series = {"amax": amax_series, "scale used": used_series, "scale": scale_series, "clip limit": clip_limit}
     if tensors is not None:
         series["share clipped"] = np.array(shares)
-    algo, factor = (_name(x) for x in (recipe.amax_compute_algo, recipe.scaling_factor_compute_algo))
     about = {
         "recipe": "delayed scaling", "direction": direction, "margin": int(recipe.margin),
         "fp8_format": recipe.fp8_format, "amax_history_len": int(recipe.amax_history_len), "amax_compute_algo": algo,
@@ -364,38 +392,46 @@ def _amax(x: Floats) -> np.float32:
     return amax
 
 
-def _number(name: str, x: Any) -> np.float32:
-    """What a function of the caller's returned."""
-    try:
-        with np.errstate(all="ignore"):
-            number: np.float32 = F(float(x))
-            return number
-    except (TypeError, ValueError):
-        raise InputError(f"{name} returned {short(x)}: one number is needed. Example: lambda history: "
-                         "history.max()") from None  # fmt: skip
+def _number(name: str, x: Any, example: str = "Example: lambda history: history.max()") -> np.float32:
+    """What was given, or what a function of the caller's returned, rounded to FP32."""
+    x = x[()] if isinstance(x, np.ndarray) and not x.ndim else x
+    value = number(name, x, example)
+    with np.errstate(all="ignore"):
+        rounded: np.float32 = F(value)
+        return rounded
 
 
 def _as_amax(name: str, x: Any) -> np.float32:
-    if isinstance(x, np.float32) and not x < 0:
-        return x
-    number = isinstance(x, (int, float, np.integer, np.floating)) and not isinstance(x, bool)
-    amax = _number(name, x) if number else F(-1)
+    amax = F(-1) if isinstance(x, (bool, np.bool_)) else _number(name, x, _RECORDS)
     if amax < 0:
-        raise InputError(f"{name}={short(x)}: a number that is not negative is needed. Example: 2.5")
+        raise InputError(f"{name}={short(x)}: a number that is not negative is needed. {_RECORDS}")
     return amax
 
 
 def _as_amaxes(x: Any) -> Floats:
-    try:
-        amaxes = np.asarray(x, np.float64) if np.asarray(x).dtype.kind in "uif" or not np.size(x) else np.zeros(())
-    except (TypeError, ValueError, OverflowError):
-        amaxes = np.zeros(())
-    if amaxes.ndim != 1 or (amaxes < 0).any():
+    amaxes = as_numbers(x)
+    if amaxes.ndim != 1 or (amaxes.size and amaxes.dtype.kind not in "uif") or (amaxes < 0).any():
         raise InputError(f"amaxes={short(x)}: numbers that are not negative, in one axis, are needed. "
                          "Example: [1.0, 2.0, 4.0]")  # fmt: skip
     with np.errstate(over="ignore"):
-        return np.fmax(amaxes, 0).astype(np.float32)
+        rounded: Floats = np.fmax(amaxes, 0).astype(np.float32)
+        return rounded
+
+
+def _as_states(states: Any) -> list[DelayedState]:
+    given = list(states) if isinstance(states, Iterable) else [states]
+    for state in given:
+        if not isinstance(state, DelayedState):
+            raise InputError(f"{short(state)}: a DelayedState is needed. {_STATES}")
+    return given
 
 
 def _name(algo: Any) -> str | None:
-    return None if algo is None else algo if isinstance(algo, str) else str(getattr(algo, "__name__", "a function"))
+    """How a trace calls an algorithm of the recipe."""
+    if algo is None or isinstance(algo, str):
+        return algo
+    try:
+        name = algo.__name__
+    except Exception:  # somebody's own callable
+        name = None
+    return name if is_label(name, 60) and name.strip() else "a function"

@@ -47,6 +47,7 @@ class MegatronScaler(CountingScaler):
     min_scale: float = 1.0
     hysteresis: int = 2
 
+    states = HysteresisState
     title = "Megatron-LM DynamicGradScaler"
     source = "NVIDIA/Megatron-LM megatron/core/optimizer/grad_scaler.py at d98e8a6"
     divides = False
@@ -144,7 +145,7 @@ class JmpScaler(CountingScaler):
         return State(fp32(self.init_scale))
 
     def overflow(self, state: Any) -> Any:
-        return State(max(fp32(self.min_scale), fp32(state.scale / fp32(self.scale_factor))))
+        return State(max(fp32(state.scale / fp32(self.scale_factor)), self.floor))  # (NaN comes first, and stays)
 
     def clean(self, state: Any) -> Any:
         if not self.grows(state):
@@ -189,6 +190,7 @@ class FlaxScaler(CountingScaler):
     min_scale: float | None = FLT_MIN
 
     title = "Flax DynamicScale"
+    _optional = ("min_scale",)
     source = "google/flax flax/training/dynamic_scale.py at 0e5fc04"
     divides = False
     unscales = "divide"
@@ -245,9 +247,11 @@ class OpenSeq2SeqScaler(CountingScaler):
     min_scale: float = 1.0
     max_scale: float = 2.0**24
 
+    states = IterationState
     title = "OpenSeq2Seq BackoffScaler"
     source = "NVIDIA/OpenSeq2Seq open_seq2seq/optimizers/automatic_loss_scaler.py at 2383d5d"
     checks = "unscaled"
+    floors_growth = True
 
     def initial(self) -> IterationState:
         return IterationState(fp32(min(self.max_scale, self.init_scale)))

@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
+from numsim.errors import InputError, short
 from numsim.scaling.scaler import CountingScaler, IterationState, ScalerError, State, number, positive, settle, whole
 
 
@@ -30,6 +31,7 @@ class ApexScaler(CountingScaler):
     max_scale: float = 2.0**24
 
     title = "Apex amp LossScaler"
+    _optional = ("min_scale",)
     source = "NVIDIA/apex apex/amp/scaler.py, parent of cb65b8e"
     keeps = "fp64"
     checks = "sum"
@@ -78,6 +80,7 @@ class ApexFp16Scaler(CountingScaler):
     scale_factor: float = 2.0
     growth_interval: int = 1000
 
+    states = IterationState
     title = "Apex fp16_utils DynamicLossScaler"
     source = "NVIDIA/apex apex/fp16_utils/loss_scaler.py, parent of cb65b8e"
     keeps = "fp64"
@@ -138,6 +141,7 @@ class DeepSpeedScaler(CountingScaler):
     consecutive_hysteresis: bool = False
     raise_error_at_min_scale: bool = True
 
+    states = DeepSpeedState
     title = "DeepSpeed DynamicLossScaler"
     source = "deepspeedai/DeepSpeed deepspeed/runtime/fp16/loss_scaler.py at edaa722"
     keeps = "fp64"
@@ -146,6 +150,10 @@ class DeepSpeedScaler(CountingScaler):
     def __post_init__(self) -> None:
         super().__post_init__()
         settle(self, hysteresis=whole("hysteresis", self.hysteresis))
+        for name in ("consecutive_hysteresis", "raise_error_at_min_scale"):
+            if not isinstance(x := getattr(self, name), bool):
+                raise InputError(f"{name}={short(x)}: True or False is needed. "
+                                 "Example: DeepSpeedScaler(consecutive_hysteresis=True)")  # fmt: skip
 
     def initial(self) -> DeepSpeedState:
         return DeepSpeedState(self.init_scale, cur_hysteresis=self.hysteresis)
@@ -232,6 +240,7 @@ class FairseqScaler(CountingScaler):
     threshold: float | None = None
     min_scale: float = 1e-4
 
+    states = FairseqState
     title = "fairseq DynamicLossScaler"
     source = "facebookresearch/fairseq fairseq/optim/dynamic_loss_scaler.py at 0d77035"
     keeps = "fp64"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from numsim.errors import InputError, short
-from numsim.scaling.scaler import Scaler, fp32, number, positive, reciprocal, settle
+from numsim.scaling.scaler import Scaler, check_order, fp32, number, positive, reciprocal, settle
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,9 @@ class LogMaxState:
     xsquared_hat: float = 0.0
     b1_correction: float = 1.0
     b2_correction: float = 1.0
+
+    def __post_init__(self) -> None:
+        settle(self, **{name: number(name, x) for name, x in vars(self).items()})
 
     @property
     def inv_scale(self) -> float:
@@ -55,6 +58,7 @@ class OpenSeq2SeqLogMaxScaler(Scaler):
     beta2: float = 0.999
     overflow_std_dev: float = 3.09
 
+    states = LogMaxState
     title = "OpenSeq2Seq LogMaxScaler"
     source = "NVIDIA/OpenSeq2Seq open_seq2seq/optimizers/automatic_loss_scaler.py at 2383d5d"
     takes = "amax"
@@ -67,12 +71,14 @@ class OpenSeq2SeqLogMaxScaler(Scaler):
             settle(self, **{name: positive(name, getattr(self, name), below=1.0)})
         for name in ("log_max", "overflow_std_dev"):
             settle(self, **{name: number(name, getattr(self, name))})
+        check_order(self)
 
     def initial(self) -> LogMaxState:
         return LogMaxState()
 
     def update(self, state: Any, amax: Any) -> LogMaxState:
         """The state after a step whose unscaled gradients have this largest magnitude."""
+        self.check(state)
         a = number("amax", amax)
         if a < 0:
             raise InputError(f"amax={short(amax)}: a magnitude is needed, 0 or above. Example: update(state, 0.25)")

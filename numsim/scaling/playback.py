@@ -13,7 +13,7 @@ from numsim import kernels
 from numsim.array import array
 from numsim.errors import InputError, short
 from numsim.rounding import encode
-from numsim.scaling.scaler import Scaler, ScalerError
+from numsim.scaling.scaler import Scaler, ScalerError, as_numbers
 from numsim.traces import Event, Trace, number_text
 
 _EXAMPLE = "Example: numsim.scaling.replay(numsim.scaling.GradScaler(), 'ICICCC')"
@@ -44,11 +44,8 @@ def replay(scaler: Any, found_inf: Any, state: Any = None) -> Trace:
     numbers = _numbers(found_inf, scaler.takes == "amax")
     if numbers.ndim != 1:
         raise InputError(f"found_inf of shape {numbers.shape}: one string of steps is needed. {_EXAMPLE}")
-    initial = scaler.initial()
-    state = initial if state is None else state
-    if not isinstance(state, type(initial)):
-        raise InputError(f"state={short(state)}: a {type(initial).__name__} is needed. "
-                         "Example: replay(scaler, 'ICC', scaler.initial())")  # fmt: skip
+    state = scaler.initial() if state is None else state
+    scaler.check(state)
     used, states, events, stood = [], [], [], None
     for step, found in enumerate(numbers.tolist(), 1):
         before, kind = state, overflow_kind(state.scale, stood)
@@ -155,7 +152,7 @@ def _numbers(found_inf: Any, amaxes: bool) -> npt.NDArray[Any]:
             )
         table = np.array([[c == "I" for c in t] for t in letters], bool).reshape(len(letters), -1)
         return table[0] if isinstance(found_inf, str) else table
-    numbers = np.asarray(found_inf)
+    numbers = as_numbers(found_inf)
     if numbers.dtype.kind not in "buif":
         what = "the amax of each step" if amaxes else "a text of I and C, or a number for each step,"
         raise InputError(f"found_inf={short(found_inf)}: {what} is needed. {_EXAMPLE}")

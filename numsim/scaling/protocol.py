@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
@@ -116,7 +116,8 @@ class GradScalerProtocol:
         self._growth_factor: Any = scaler.growth_factor
         self._backoff_factor: Any = scaler.backoff_factor
         self._growth_interval: Any = scaler.growth_interval
-        self._state: State | None = None
+        self._scale: float | None = None
+        self._growth_tracker: int | None = None
         self._records: dict[int, _Record] = {}
 
     # --- losses
@@ -125,7 +126,10 @@ class GradScalerProtocol:
         if not self._enabled:
             return outputs
         if _is_tensor(outputs):
-            return _scaled(outputs, self._lazy_state().scale)
+            if self._scale is None:  # one after the other, as in torch: the second may fail, and the scale is there
+                self._scale = _filled(self._init_scale)
+                self._growth_tracker = _filled_int(self._init_growth_tracker)
+            return _scaled(outputs, self._scale)
         if isinstance(outputs, Iterable):
             results = map(self.scale, outputs)
             return type(outputs)(results) if isinstance(outputs, (list, tuple)) else results
@@ -190,12 +194,13 @@ class GradScalerProtocol:
             return
         state = self._begun("update")
         if new_scale is not None:
-            self._state = replace(state, scale=_new_scale(new_scale))
+            self._scale = _new_scale(new_scale)
         else:
             found = [x for record in self._records.values() for x in record.found_inf]
             if not found:
                 raise ProtocolError("No inf checks were recorded prior to update.", "AssertionError")
-            self._state = self._scaler().update(state, sum(found))
+            state = self._scaler().update(state, sum(found))
+            self._scale, self._growth_tracker = state.scale, state.growth_tracker
         self._records = {}
 
     def _scaler(self) -> GradScaler:
@@ -210,14 +215,10 @@ class GradScalerProtocol:
         return scaler
 
     def _begun(self, call: str) -> State:
-        if self._state is None:
-            raise ProtocolError(f"Attempted {call} but _scale is None.  {_EARLIER}", "AssertionError")
-        return self._state
-
-    def _lazy_state(self) -> State:
-        if self._state is None:
-            self._state = State(_filled(self._init_scale), _filled_int(self._init_growth_tracker))
-        return self._state
+        for name in ("_scale", "_growth_tracker"):
+            if getattr(self, name) is None:
+                raise ProtocolError(f"Attempted {call} but {name} is None.  {_EARLIER}", "AssertionError")
+        return State(self._scale, self._growth_tracker)  # type: ignore[arg-type]
 
     def _record(self, optimizer: Any) -> _Record:
         return self._records.setdefault(id(optimizer), _Record())
@@ -225,8 +226,8 @@ class GradScalerProtocol:
     # --- what can be read and set
     @property
     def state(self) -> State | None:
-        """Scale and tracker; None before the first ``scale``."""
-        return self._state
+        """Scale and tracker; None before the first ``scale``, or where that could not make the tracker."""
+        return None if self._scale is None or self._growth_tracker is None else State(self._scale, self._growth_tracker)
 
     def stage(self, optimizer: Any) -> Stage:
         """Where this optimizer stands."""
@@ -240,7 +241,7 @@ class GradScalerProtocol:
         """The scale; before the first ``scale`` the initial one as it was given; 1.0 if not enabled."""
         if not self._enabled:
             return 1.0
-        return self._init_scale if self._state is None else self._state.scale
+        return self._init_scale if self._scale is None else self._scale
 
     def get_growth_factor(self) -> Any:
         """The growth factor."""
@@ -275,7 +276,7 @@ class GradScalerProtocol:
             "growth_factor": self._growth_factor,
             "backoff_factor": self._backoff_factor,
             "growth_interval": self._growth_interval,
-            "_growth_tracker": self._init_growth_tracker if self._state is None else self._state.growth_tracker,
+            "_growth_tracker": self._init_growth_tracker if self._growth_tracker is None else self._growth_tracker,
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -289,14 +290,14 @@ class GradScalerProtocol:
             )
         try:  # in torch's order: what comes before a missing or impossible entry has been taken over
             self._init_scale = state_dict["scale"]
-            if self._state is not None:
-                self._state = replace(self._state, scale=_filled(state_dict["scale"]))
+            if self._scale is not None:
+                self._scale = _filled(state_dict["scale"])
             self._growth_factor = state_dict["growth_factor"]
             self._backoff_factor = state_dict["backoff_factor"]
             self._growth_interval = state_dict["growth_interval"]
             self._init_growth_tracker = state_dict["_growth_tracker"]
-            if self._state is not None:
-                self._state = replace(self._state, growth_tracker=_filled_int(state_dict["_growth_tracker"]))
+            if self._growth_tracker is not None:
+                self._growth_tracker = _filled_int(state_dict["_growth_tracker"])
         except KeyError as missing:
             raise ProtocolError(str(missing), "KeyError") from None
 

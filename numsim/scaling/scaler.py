@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from numsim.errors import InputError, NumsimError, short
 from numsim.formats import FP32
-from numsim.host import check_ieee
-from numsim.values import is_whole
+from numsim.host import check_ieee, rounds_to_nearest
+from numsim.values import from_torch, is_whole
 
 FLT_MAX, FLT_MIN = float(FP32.max), float(FP32.least_normal)
 _EXAMPLE = "Example: numsim.scaling.GradScaler(init_scale=65536.0, growth_interval=2000)"
@@ -50,16 +51,27 @@ def fp32(x: float) -> float:
 
 def reciprocal(scale: float) -> float:
     """1 / scale in double, rounded once to fp32; 1 / 0 is infinite with the sign of the zero."""
+    check_ieee()
     return fp32(1 / scale) if scale else math.copysign(math.inf, scale)
 
 
 # --- states -----------------------------------------------------------------------------------------------------------
+def check_numbers(state: Any) -> None:
+    """Make the scale of a state a Python float and its counts Python integers, or refuse them."""
+    for name, x in vars(state).items():
+        if type(x) is not (float if name == "scale" else int):
+            settle(state, **{name: number(name, x) if name == "scale" else whole(name, x, -(2**63))})
+
+
 @dataclass(frozen=True)
 class State:
     """A scale, and the clean steps counted since it last changed."""
 
     scale: float
     growth_tracker: int = 0
+
+    def __post_init__(self) -> None:
+        check_numbers(self)
 
     @property
     def inv_scale(self) -> float:
@@ -90,6 +102,9 @@ class IterationState:
 
     inv_scale = State.inv_scale
 
+    def __post_init__(self) -> None:
+        check_numbers(self)
+
     @property
     def growth_tracker(self) -> int:
         """The clean steps since the last overflow; a growth does not set it back."""
@@ -100,14 +115,16 @@ class IterationState:
 class Scaler(ABC):
     """A loss scaler: settings, and what becomes of a state.
 
-    ``takes`` names what ``update`` is told of a step: "found_inf", or the "amax" of its unscaled gradients. ``keeps``
-    names the type of the scale: "fp32", a tensor, or "fp64", a Python float. ``unscales`` says whether gradients are
-    multiplied by 1 / scale or divided by it, ``checks`` where non-finite ones are looked for.
+    ``takes`` names what ``update`` is told of a step: "found_inf", or the "amax" of its unscaled gradients. ``states``
+    is the class of its states, ``keeps`` the type of their scale: "fp32", a tensor, or "fp64", a Python float.
+    ``unscales`` says whether gradients are multiplied by 1 / scale or divided by it, ``checks`` where non-finite ones
+    are looked for.
     """
 
     title: ClassVar[str]
     source: ClassVar[str]
     takes: ClassVar[Literal["found_inf", "amax"]] = "found_inf"
+    states: ClassVar[type] = State
     keeps: ClassVar[Literal["fp32", "fp64"]] = "fp32"
     unscales: ClassVar[Literal["multiply", "divide"]] = "multiply"
     checks: ClassVar[Literal["scaled", "unscaled", "sum", "norm"]] = "scaled"
@@ -119,6 +136,14 @@ class Scaler(ABC):
     @abstractmethod
     def update(self, state: Any, found: Any) -> Any:
         """The state after a step of which ``found`` is what the scaler takes."""
+
+    def check(self, state: Any) -> None:
+        """Refuse what is no state of this scaler, and a CPU that would compute another one from it."""
+        if not isinstance(state, self.states):
+            raise InputError(f"state={short(state)}: a {self.states.__name__} is needed. "
+                             "Example: scaler.update(scaler.initial(), 1.0)")  # fmt: skip
+        if self.keeps == "fp64" or not rounds_to_nearest():  # fp32 numbers, even subnormal ones, are normal doubles
+            check_ieee()
 
     @abstractmethod
     def is_overflow(self, found: Any) -> Any:
@@ -158,12 +183,12 @@ class FlagScaler(Scaler):
 
     divides: ClassVar[bool] = True  # an overflow divides by its factor, or else multiplies
     keeps_finite: ClassVar[bool] = False  # a growth that is not finite is dropped
+    floors_growth: ClassVar[bool] = False  # a growth is not below the floor either
     stops_at_infinity: ClassVar[bool] = False  # an overflow at an infinite scale raises
 
     def update(self, state: Any, found_inf: Any) -> Any:
         """The state after a step; ``found_inf`` is a number: 0 clean, anything else (NaN too) an overflow."""
-        if self.keeps == "fp64":
-            check_ieee()
+        self.check(state)
         return self.overflow(state) if self.is_overflow(number("found_inf", found_inf)) else self.clean(state)
 
     def is_overflow(self, found_inf: Any) -> Any:
@@ -205,22 +230,37 @@ class FlagScaler(Scaler):
 
 
 # --- settings ---------------------------------------------------------------------------------------------------------
-def number(name: str, x: Any) -> float:
-    """A Python or NumPy number, or a torch tensor without axes, as a Python float; anything else raises InputError."""
-    if type(x).__module__.partition(".")[0] == "torch" and getattr(x, "ndim", 1) == 0:
-        x = x.item()
+def number(name: str, x: Any, example: str = _EXAMPLE) -> float:
+    """A Python or NumPy number, or a torch tensor without axes, as a Python float; anything else is refused."""
+    x = _single(x)
     if not (is_whole(x) or isinstance(x, (bool, float, np.bool_, np.floating))):
-        raise InputError(f"{name}={short(x)}: a number is needed. {_EXAMPLE}")
+        raise InputError(f"{name}={short(x)}: a number is needed. {example}")
     try:
         return float(x)
     except OverflowError:
-        raise InputError(f"{name}={short(x)}: beyond the largest double. {_EXAMPLE}") from None
+        raise InputError(f"{name}={short(x)}: beyond the largest double. {example}") from None
+
+
+def as_numbers(x: Any) -> npt.NDArray[Any]:
+    """Nested lists, an array or a torch tensor as an array; of texts, for the caller to refuse, where that is none."""
+    try:
+        array = np.asarray(from_torch(x))
+        return array.astype(np.float32) if array.dtype.kind == "V" else array  # BF16, FP8
+    except NumsimError:
+        raise
+    except (ValueError, TypeError, RuntimeError):  # ragged, or tensors in a list that torch does not give to NumPy
+        return np.asarray([""])
+
+
+def _single(x: Any) -> Any:
+    """The number in a torch tensor without axes; anything else as it is."""
+    inner = from_torch(x)
+    return x if inner is x or inner.ndim else inner.item()
 
 
 def whole(name: str, x: Any, least: int = 1) -> int:
     """An integer of 64 bits, not below ``least``, as a Python int; no bool and no float (as torch has it)."""
-    if type(x).__module__.partition(".")[0] == "torch" and getattr(x, "ndim", 1) == 0:
-        x = x.item()
+    x = _single(x)
     if not is_whole(x):
         raise InputError(f"{name}={short(x)}: an integer is needed. {_EXAMPLE}")
     if not max(least, -(2**63)) <= x < 2**63:
@@ -254,6 +294,14 @@ def settle(scaler: Any, **values: Any) -> None:
         object.__setattr__(scaler, name, value)
 
 
+def check_order(scaler: Any) -> None:
+    """Refuse a minimum above the maximum, where there are both."""
+    least, most = getattr(scaler, "min_scale", None), getattr(scaler, "max_scale", None)
+    if least is not None and most is not None and least > most:
+        raise InputError(f"min_scale={least!r}, max_scale={most!r}: the minimum must not be above the maximum. "
+                         "Example: get_scaler('openseq2seq', min_scale=1.0, max_scale=2.0**24)")  # fmt: skip
+
+
 class CountingScaler(FlagScaler):
     """A ``growth_interval`` of at least 1, and a positive first scale; what the originals check or take for granted."""
 
@@ -261,13 +309,16 @@ class CountingScaler(FlagScaler):
     growth_interval: int
     _above: ClassVar = {"growth_factor": 1.0, "scale_factor": 1.0}
     _below: ClassVar = {"backoff_factor": 1.0}
+    _optional: ClassVar[tuple[str, ...]] = ()  # which may be None
 
     def __post_init__(self) -> None:
         settle(self, growth_interval=whole("growth_interval", self.growth_interval))
+        has = [f.name for f in dataclasses.fields(self)]  # type: ignore[arg-type]
         for name in ("init_scale", "growth_factor", "backoff_factor", "scale_factor", "min_scale", "max_scale"):
-            if (x := getattr(self, name, None)) is not None:
+            if name in has and not (getattr(self, name) is None and name in self._optional):
                 bounds = {"above": self._above.get(name, 0.0), "below": self._below.get(name, math.inf)}
-                settle(self, **{name: positive(name, x, **bounds)})
+                settle(self, **{name: positive(name, getattr(self, name), **bounds)})
+        check_order(self)
 
     @property
     def first_growth(self) -> int:

@@ -189,6 +189,7 @@ class ApexHysteresisScaler(GradScaler):
 
     hysteresis: int = 2
 
+    states = HysteresisState
     title = "Apex update_scale_hysteresis"
     source = "NVIDIA/apex csrc/update_scale_hysteresis.cu at 6424da3"
 
@@ -200,6 +201,7 @@ class ApexHysteresisScaler(GradScaler):
         return HysteresisState(fp32(self.init_scale), 0, self.hysteresis)
 
     def update(self, state: Any, found_inf: Any) -> Any:
+        self.check(state)
         found = number("found_inf", found_inf)
         if found > 0:
             state = replace(state, hysteresis_tracker=state.hysteresis_tracker - 1)

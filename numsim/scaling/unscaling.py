@@ -11,8 +11,10 @@ from numsim.array import Array, array
 from numsim.errors import InputError, short
 from numsim.formats import FP32, FP64
 from numsim.operations import div, mul, sqrt, sum
-from numsim.scaling.scaler import Scaler, ScalerError
+from numsim.scaling.logmax import LogMaxState
+from numsim.scaling.scaler import IterationState, Scaler, ScalerError, State
 from numsim.scaling.torch_scalers import GradScaler
+from numsim.values import from_torch
 
 
 def unscale(scaler: Any, state: Any, grads: Any, format: Any = None) -> tuple[Array, bool]:
@@ -33,10 +35,14 @@ def unscale(scaler: Any, state: Any, grads: Any, format: Any = None) -> tuple[Ar
     >>> [unscale(s, State(2.0**-8), grads)[1] for s in (GradScaler(), FlaxScaler(), ApexScaler())]
     [False, True, False]
     """
-    if not isinstance(scaler, Scaler) or not hasattr(state, "scale"):
+    if not isinstance(scaler, Scaler) or not isinstance(state, (State, IterationState, LogMaxState)):
         raise InputError(f"unscale({short(scaler)}, {short(state)}, ...): a scaler and a state are needed. "
                          "Example: unscale(scaler, scaler.initial(), gradients, 'fp16')")  # fmt: skip
-    x = grads if isinstance(grads, Array) else array(grads, np.asarray(grads).dtype if format is None else format)
+    grads = from_torch(grads)
+    if isinstance(grads, Array):
+        x = grads
+    else:
+        x = array(grads, getattr(grads, "dtype", FP64) if format is None else format)
     scaled = x.astype(FP32) if x.format != FP64 else x
     result = divide_scale(scaler, state, scaled)
     if isinstance(scaler, GradScaler):

@@ -63,15 +63,12 @@ def facts(e: Experiment) -> dict[str, Any]:
 def card(e: Experiment) -> list[Line]:
     """All about an experiment but its answer, for people."""
     lines = report.question_lines(e)
-    for name, value in plain(e.defaults).items():
-        full = plain(e.full).get(name, value)
-        shown = f"{name} = {_show(value)}" + (f"; {_show(full)} with --size full" if full != value else "")
+    for name, value in e.defaults.items():
+        full = e.full.get(name, value)
+        shown = report.settings({name: value})
+        shown += f"; {report.setting(full)} with --size full" if full != value else ""
         lines += report.wrapped(shown, "with" if name == next(iter(e.defaults)) else "")
     lines += report.wrapped(", ".join(e.against), "against")
     for i, source in enumerate(e.sources):
         lines += report.wrapped(source, "" if i else "sources", "faint")
     return lines
-
-
-def _show(x: Any) -> str:
-    return ", ".join(map(_show, x)) if isinstance(x, list) else str(x)

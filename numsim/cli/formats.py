@@ -1,21 +1,25 @@
-"""numsim formats: the tables of number formats and block formats, or all about one."""
+"""numsim formats: the tables of number formats, block formats and recipes, or all about one."""
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import difflib
 import sys
 import textwrap
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
 from numsim.blocks.codebooks import Codebook
 from numsim.blocks.formats import BlockFormat, get_block_format, list_block_formats
+from numsim.blocks.rules import RULES
 from numsim.cli import FINE, _output, add_output
 from numsim.errors import FormatError, InputError
 from numsim.errors import short as as_typed
 from numsim.formats import SPECIALS, Format, get_format, list_formats
 from numsim.rounding import encode
+from numsim.scaling.recipes import ACCUMULATIONS, GEMMS, SCALINGS, Recipe, list_recipes
 from numsim.show import blocks, text
 from numsim.show.numbers import exact_decimal, fraction_text, hex_code, power_of_two, short
 from numsim.show.record import code_dict
@@ -25,18 +29,21 @@ from numsim.show.text import Line, Span
 def add(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "formats",
-        description="The number formats and the block formats (elements that share scales): tables of all named ones, "
-        "or all about those that are named.",
+        description="The number formats, the block formats (elements that share scales) and the recipes (what a "
+        "layer's matrix products take in): tables of all named ones, or all about those that are named.",
         examples=[
             "numsim formats",
             "numsim formats e4m3",
             "numsim formats fp16 bf16",
             "numsim formats e6m9        (any eXmY is IEEE-style)",
             "numsim formats mxfp8       (its edges, and a worked block)",
+            "numsim formats te-nvfp4    (a recipe)",
             "numsim formats --json",
         ],
     )
-    parser.add_argument("names", nargs="*", metavar="NAME", help="fp16, bf16, e4m3, any eXmY, mxfp8, nvfp4, nf4, ...")
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help="fp16, bf16, e4m3, any eXmY, mxfp8, nf4, te-nvfp4, ..."
+    )
     add_output(parser, "a folder, or a file .json or .txt, to write to as well")
 
 
@@ -48,12 +55,12 @@ def run(args: argparse.Namespace) -> int:
         lines: list[Line] = []
         for format in formats:
             lines += [[Span("")]] * bool(lines)
-            lines += blocks.card(format) if isinstance(format, BlockFormat) else card(format)
+            lines += _CARDS[type(format)][0](format)
     else:
-        lines = [*table(list_formats()), [Span("")], *blocks.table(list_block_formats())]
+        lines = [*table(list_formats()), [Span("")], *blocks.table(list_block_formats()), [Span("")], *recipe_table()]
     if args.json or args.out is not None:
-        chosen = formats or [*list_formats(), *list_block_formats()]
-        data = _output.to_json([blocks.facts(f) if isinstance(f, BlockFormat) else facts(f) for f in chosen])
+        chosen = formats or [*list_formats(), *list_block_formats(), *_recipes()]
+        data = _output.to_json([_CARDS[type(f)][1](f) for f in chosen])
     if args.out is not None:
         _output.write_out(args.out, "formats", {"txt": text.plain(lines), "json": data})
     if args.json:
@@ -63,11 +70,18 @@ def run(args: argparse.Namespace) -> int:
     return FINE
 
 
-def named(name: str) -> Format | BlockFormat:
-    """The block format (of a codebook: the one that uses it) or number format; ``FormatError`` names the nearest."""
+def named(name: str) -> Format | BlockFormat | Recipe:
+    """The block format (of a codebook: the one that uses it), recipe or number format; ``FormatError`` names the near.
+
+    Of a block format and a recipe of one name the format is meant.
+    """
+    key = name.strip().lower()
     for format in list_block_formats():
-        if isinstance(format.element, Codebook) and format.element.name == name.strip().lower():
+        if key == format.name or (isinstance(format.element, Codebook) and format.element.name == key):
             return format
+    recipes = {recipe.name: recipe for recipe in list_recipes()}
+    if (recipe := recipes.get(key.replace("_", "-"))) is not None:
+        return recipe
     try:
         return get_block_format(name)
     except FormatError:
@@ -75,7 +89,8 @@ def named(name: str) -> Format | BlockFormat:
     try:
         return get_format(name)
     except FormatError:
-        near = difflib.get_close_matches(name.strip().lower(), [f.name for f in list_block_formats()], n=2, cutoff=0.8)
+        known = dict.fromkeys([*(f.name for f in list_block_formats()), *recipes])
+        near = difflib.get_close_matches(key, known, n=2, cutoff=0.8)
         if not near:
             raise
     raise FormatError(
@@ -134,7 +149,8 @@ def table(formats: tuple[Format, ...]) -> list[Line]:
             "eps        from 1 to the next number; roundoff is half of it",
             "decades    log10 of the largest number / the least above zero",
             "integers   all integers up to there exist",
-            "stalls     where 1 + 1 + 1 + ... stops growing; never: it overflows first",
+            "stalls     where 1 + 1 + 1 + ... stops growing; never: it overflows first,",
+            "           to infinity or NaN; a format with neither stops at its largest number",
             "All about one format: numsim formats e4m3",
         )],
     ]  # fmt: skip
@@ -161,7 +177,7 @@ def card(format: Format) -> list[Line]:
         ("range", f"{f.decades:.1f} decades"),
         ("codes", both(Fraction(f.codes))),
         ("integers", f"all up to {both(Fraction(f.integers_up_to))}"),
-        ("1 + 1 + 1 + ...", "overflows before it stalls" if stall is None else f"stalls at {both(stall)}"),
+        ("1 + 1 + 1 + ...", _stalls(f) if stall in (None, f.max) else f"stalls at {both(stall)}"),
         ("specials", SPECIALS[f.specials] + ("" if f.zero else "; no zero, no subnormals")),
         ("source", f.source),
     ]  # fmt: skip
@@ -174,6 +190,14 @@ def card(format: Format) -> list[Line]:
         line, bits = [Span(f"    {name:<16} {hex_code(code, f)}  ")], text.bits_line(code, f)
         lines += [[*line, *bits]] if f.bits <= 40 else [line, [Span("      "), *bits]]
     return lines
+
+
+def _stalls(f: Format) -> str:
+    """What stops the sum at the largest number, where all that is below can be counted."""
+    beyond = short(Fraction(f.integers_up_to + 1), powers=None)
+    if f.specials == "finite":
+        return f"stalls at {short(f.max)}: {beyond} is more, and there is no infinity to overflow to"
+    return f"overflows before it stalls: {beyond} is {'infinity' if f.infinity_code is not None else 'NaN'}"
 
 
 def landmarks(format: Format) -> list[tuple[str, int]]:
@@ -204,3 +228,86 @@ def facts(format: Format) -> dict[str, Any]:
         "adding_one_stalls_at": None if stall is None else fraction_text(stall), "source": f.source,
         "codes_of_note": {name: code_dict(code, f) for name, code in landmarks(f)},
     }  # fmt: skip
+
+
+# --- recipes ----------------------------------------------------------------------------------------------------------
+def _recipes() -> list[Recipe]:
+    """Those that are more than a block format of the same name."""
+    return [r for r in list_recipes() if named(r.name) is r]
+
+
+def recipe_table() -> list[Line]:
+    """The recipes and their titles."""
+    width = max(len(r.name) for r in _recipes()) + 2
+    titles = {r.name: textwrap.wrap(r.title, text.WIDTH - width) for r in _recipes()}
+    return [
+        [Span("recipe", "strong")],
+        *([Span(f"{'' if i else name:<{width}}{x}")] for name, title in titles.items() for i, x in enumerate(title)),
+        [Span("")],
+        [Span("What a recipe makes of a layer's matrix products: numsim formats te-nvfp4", "faint")],
+    ]
+
+
+def recipe_card(recipe: Recipe) -> list[Line]:
+    """All about a recipe: what each factor of the three products becomes, and how their sums are made."""
+    r = recipe
+    name, title, header, *rows = str(r).splitlines()
+    gemms = [r.gemm(name) for name in GEMMS]
+    rules = dict.fromkeys(get_block_format(x.format).rule for g in gemms for x in (g.a, g.b) if x is not None)
+    facts = [("scaling", f"{r.scaling}: {SCALINGS[r.scaling]}")]
+    if r.delayed is None:
+        facts += [("rule", f"{rule}: {RULES[rule].what}") for rule in rules]
+    else:
+        facts += [("settings", ", ".join(f"{k}={v!r}" for k, v in dataclasses.asdict(r.delayed).items()))]
+    facts += [("sums", f"{x}: {ACCUMULATIONS[x]}") for x in dict.fromkeys(g.accumulation for g in gemms)]
+    facts += [("hardware", _hardware(r)), *([("note", r.note)] if r.note else []), ("source", r.source)]
+    lines: list[Line] = [[Span(name, "strong")], *([Span(x)] for x in textwrap.wrap(title, text.WIDTH))]
+    lines += [[Span(f"  {header}", "faint")], *([Span(f"  {x}")] for x in rows)]
+    for i, (label, fact) in enumerate(facts):
+        head = label if i == 0 or facts[i - 1][0] != label else ""
+        for j, part in enumerate(textwrap.wrap(fact, 66, break_on_hyphens=False)):
+            lines.append([Span(f"  {'' if j else head:<9} {part}")])
+    return lines
+
+
+def _hardware(r: Recipe) -> str:
+    if r.least is None:
+        return "any: no library asks for a GPU"
+    below = "" if r.below is None else f" and below {r.below[0]}.{r.below[1]}"
+    return f"NVIDIA GPUs of compute capability {r.least[0]}.{r.least[1]} and higher{below}"
+
+
+def recipe_facts(recipe: Recipe) -> dict[str, Any]:
+    """All about a recipe for JSON."""
+    r = recipe
+
+    def operand(x: Any) -> dict[str, Any] | None:
+        if x is None:
+            return None
+        format = get_block_format(x.format)
+        return {
+            "format": format.name,
+            "rule": "delayed" if r.delayed is not None else format.rule,
+            "rounding": x.rounding,
+            "sr_bits": x.sr_bits,
+            "transform": x.transform,
+        }
+
+    def product(name: str) -> dict[str, Any]:
+        gemm = r.gemm(name)
+        factors = dict(zip(GEMMS[name], map(operand, (gemm.a, gemm.b)), strict=True))
+        return {"factors": factors, "accumulation": gemm.accumulation}
+
+    return {
+        "kind": "recipe", "name": r.name, "title": r.title, "scaling": r.scaling,
+        "products": {name: product(name) for name in GEMMS},
+        "delayed": None if r.delayed is None else dataclasses.asdict(r.delayed),
+        "least": r.least, "below": r.below, "note": r.note, "source": r.source,
+    }  # fmt: skip
+
+
+_CARDS: dict[type, tuple[Callable[[Any], list[Line]], Callable[[Any], dict[str, Any]]]] = {
+    Format: (card, facts),
+    BlockFormat: (blocks.card, blocks.facts),
+    Recipe: (recipe_card, recipe_facts),
+}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
 import re
 import sys
@@ -93,8 +94,7 @@ def choose(args: argparse.Namespace) -> list[tuple[Experiment, dict[str, Any]]]:
             given[parameter] = names.split(",")
     for name in given:
         if not any(name in e.defaults for e in experiments.values()):
-            known = "; ".join(f"{e.name} has {', '.join(e.defaults)}" for e in experiments.values())
-            raise InputError(f"no experiment here has a parameter {name[:40]!r}: {known}. Example: --set terms=4096")
+            raise InputError(_unknown(name, list(experiments.values())))
     chosen = [
         (e, results.parameters_for(e, args.size, seed) | {k: v for k, v in given.items() if k in e.defaults})
         for e in experiments.values()
@@ -102,6 +102,17 @@ def choose(args: argparse.Namespace) -> list[tuple[Experiment, dict[str, Any]]]:
     for e, parameters in chosen if given else []:
         _check(e, parameters)
     return chosen
+
+
+def _unknown(name: str, experiments: Sequence[Experiment]) -> str:
+    """A parameter that none of them has: what they have, and the nearest of these as an example."""
+    known = "; ".join(f"{e.name} has {', '.join(e.defaults)}" for e in experiments)
+    typed = f" ({_FLAGS[name]})" if name in _FLAGS else ""
+    have = {k: e for e in reversed(experiments) for k in e.defaults}
+    near = next(iter(difflib.get_close_matches(name, have, n=1) or have))
+    e = have[near]
+    example = as_typed(f'numsim.experiments.run("{e.name}", {near}={results.plain(e.defaults[near])!r})', have)
+    return f"no experiment here has a parameter {name[:40]!r}{typed}: {known}. Example: {example}"
 
 
 class _QuestionError(Exception):
@@ -266,10 +277,14 @@ class Run:
 
     def do(self, against: Sequence[Any] | None, parameters: dict[str, Any], ask: bool) -> None:
         e, args = self.experiment, self.args
-        _print(args, report.question_lines(e, choices=bool(args.names) or ask))
-        guess = _guess(e) if ask else None
-        self.progress.say(f"asking {self.session.machine.name}")
-        result = e.run(self.session, **parameters)
+        # with other parameters than the question's, the answer says whether it stands
+        result = self.find(parameters) if e.changed(parameters) else None
+        _print(args, report.question_lines(e, choices=bool(args.names) or ask, result=result))
+        asked_at = {} if result is None else e.asked_at(result)
+        if ask and asked_at:
+            _output.warn(f"{e.name}: the choices are for {report.settings(asked_at)}: no guess is asked for")
+        guess = _guess(e) if ask and not asked_at else None
+        result = result or self.find(parameters)
         self.show(result, guess)
         for machine in self.others() if against is None else against:
             self.progress.say(f"comparing with {machine.name}")
@@ -289,7 +304,13 @@ class Run:
             course=args.course,
             guess=guess,
         ) | {"pictures": self.pictures}
+        if asked_at:  # the question is the experiment's own, whatever the parameters
+            self.data["asked_at"] = results.plain(asked_at)
         files.write_atomic(self.path, results.to_text(self.data))
+
+    def find(self, parameters: dict[str, Any]) -> Result:
+        self.progress.say(f"asking {self.session.machine.name}")
+        return self.experiment.run(self.session, **parameters)
 
     def others(self) -> list[Any]:
         """The machines to compare with if none is named."""

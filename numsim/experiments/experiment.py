@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from numsim.errors import InputError, short
+from numsim.errors import FormatError, InputError, short
 from numsim.formats import Format, get_format
 from numsim.machines.question import Answer, Question
 from numsim.traces import Trace
@@ -45,7 +45,7 @@ class Table:
     rows: tuple[tuple[Any, ...], ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Result:
     """What an experiment found; ``series`` (plain lists and arrays) and ``traces`` are what its picture draws.
 
@@ -61,6 +61,16 @@ class Result:
     series: Mapping[str, Any] = field(default_factory=dict, repr=False)
     traces: Mapping[str, Trace] = field(default_factory=dict, repr=False)
 
+    def __repr__(self) -> str:
+        size = f"tables {len(self.tables)}, findings {len(self.findings)}"
+        return f"<Result of {self.experiment}: answer {self.answer!r}, {size}; print() shows them>"
+
+    def __str__(self) -> str:
+        """The page that ``numsim run NAME`` prints, without verdicts."""
+        from numsim.show import report, text
+
+        return text.plain(report.page(self))
+
 
 @dataclass(frozen=True)
 class Experiment:
@@ -68,7 +78,7 @@ class Experiment:
 
     ``run(session, **parameters)`` checks all parameters before its first question, and returns a ``Result``;
     ``draw(result, style)`` returns a list of (file stem, matplotlib figure, alt text) and is imported only when
-    pictures are made.
+    pictures are made. Question, choices and explanation are written for the ``defaults``: see ``asked_at``.
     """
 
     name: str
@@ -83,6 +93,31 @@ class Experiment:
     draw: Callable[[Result, str], Sequence[tuple[str, Any, str]]]
     against: tuple[str, ...]  # machines that `numsim run` compares with by default
     full: Mapping[str, Any] = field(default_factory=dict)  # parameters for --size full
+
+    def changed(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        """The parameters that are not the defaults; a seed changes what is drawn, not what is asked."""
+        defaults = {k: _canonical(v) for k, v in self.defaults.items() if k != "seed"}
+        return {k: v for k, v in parameters.items() if k in defaults and _canonical(v) != defaults[k]}
+
+    def asked_at(self, result: Result) -> dict[str, Any]:
+        """Of the parameters that a result has otherwise, those that question, choices and explanation are written for.
+
+        None where the question stands: with the defaults, and in full size if the answer is one of the choices.
+        """
+        changed = self.changed(result.parameters)
+        full = {k: _canonical(v) for k, v in self.full.items()}
+        in_full = all(k in full and _canonical(v) == full[k] for k, v in changed.items())
+        return {} if in_full and result.answer in self.choices else {k: self.defaults[k] for k in changed}
+
+
+def _canonical(x: Any) -> Any:
+    """A parameter by its meaning: a format by its name, a list as a tuple."""
+    if isinstance(x, (list, tuple)):
+        return tuple(map(_canonical, x))
+    try:
+        return get_format(x).name if isinstance(x, (str, Format)) else x
+    except FormatError:
+        return x
 
 
 # --- what experiments share -------------------------------------------------------------------------------------------

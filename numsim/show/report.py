@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from numsim.errors import InputError
+from numsim.experiments import get_experiment
 from numsim.experiments.experiment import Experiment, Result, Table
 from numsim.machines.verdict import Verdict
 from numsim.show.text import WIDTH, Line, Span
+from numsim.wording import listed
 
 _GAP = 2
 _NARROWEST = 6
@@ -84,9 +87,15 @@ def _widths(columns: Sequence[str], cells: Sequence[Sequence[str]], width: int) 
 
 
 # --- experiments ------------------------------------------------------------------------------------------------------
-def question_lines(e: Experiment, *, choices: bool = True) -> list[Line]:
-    """The question, before any result; its choices with letters, or else in one line."""
+def question_lines(e: Experiment, *, choices: bool = True, result: Result | None = None) -> list[Line]:
+    """The question; its choices with letters, or else in one line.
+
+    result : where it is there already, and the question does not stand: what it was asked at, and what is so here.
+    """
     lines: list[Line] = [[Span(e.name, "strong")], *wrapped(e.question, "question", "strong")]
+    if result is not None and (asked_at := e.asked_at(result)):
+        lines += wrapped(settings(asked_at), "asked at")
+        return lines + wrapped(settings(e.changed(result.parameters)), "here", "strong")
     if choices or any("," in choice for choice in e.choices):
         for letter, choice in zip(LETTERS, e.choices, strict=False):
             lines += wrapped(f"{letter}) {choice}", "", indent=_LABEL)
@@ -99,16 +108,15 @@ def question_lines(e: Experiment, *, choices: bool = True) -> list[Line]:
 def result_lines(e: Experiment, result: Result) -> list[Line]:
     """Everything after the question: answer, the wrong guess and why, tables, findings, explanation, sources."""
     lines = wrapped(result.answer, "answer", "strong")
-    if result.answer == e.wrong_guess:  # a machine that is wrong
+    why = e.explanation
+    if asked_at := e.asked_at(result):
+        why = f"(for the {listed(list(asked_at))} of the question) {why}"
+    elif result.answer == e.wrong_guess:  # a machine that is wrong
         lines += wrapped(e.why_wrong, "but")
     else:
         lines += wrapped(f"{e.wrong_guess}, a tempting guess. {e.why_wrong}", "not")
-    for table in result.tables:
-        lines += [[], *table_lines(table)]
-    lines += [[]]
-    for i, sentence in enumerate(result.findings):
-        lines += wrapped(sentence, "" if i else "found")
-    lines += wrapped(e.explanation, "why")
+    lines += _found_lines(result)
+    lines += wrapped(why, "why")
     for i, source in enumerate(e.sources):
         lines += wrapped(source, "" if i else "sources", "faint")
     return lines
@@ -116,8 +124,44 @@ def result_lines(e: Experiment, result: Result) -> list[Line]:
 
 def brief_lines(e: Experiment, result: Result) -> list[Line]:
     """The answer in one line, after the question."""
-    wrong = f"  (a tempting guess: {e.wrong_guess})" if result.answer != e.wrong_guess else ""
+    tempting = not e.asked_at(result) and result.answer != e.wrong_guess
+    wrong = f"  (a tempting guess: {e.wrong_guess})" if tempting else ""
     return wrapped(f"{result.answer}{wrong}", "answer", "strong")
+
+
+def page(result: Result) -> list[Line]:
+    """Question and result; of an experiment that numsim does not know, what is in the result alone."""
+    try:
+        e = get_experiment(result.experiment)
+    except InputError:
+        return [[Span(result.experiment, "strong")], *wrapped(result.answer, "answer", "strong"), *_found_lines(result)]
+    return [*question_lines(e, result=result), *result_lines(e, result)]
+
+
+def _found_lines(result: Result) -> list[Line]:
+    lines: list[Line] = []
+    for table in result.tables:
+        lines += [[], *table_lines(table)]
+    lines += [[]]
+    for i, sentence in enumerate(result.findings):
+        lines += wrapped(sentence, "" if i else "found")
+    return lines
+
+
+def settings(parameters: Mapping[str, Any]) -> str:
+    """Parameters and their values in words.
+
+    >>> settings({"amax": 480.0, "formats": ("fp16", "bf16")})
+    'amax = 480; formats = fp16, bf16'
+    """
+    return "; ".join(f"{name} = {setting(value)}" for name, value in parameters.items())
+
+
+def setting(x: Any) -> str:
+    """A parameter's value in words."""
+    if isinstance(x, (list, tuple)):
+        return ", ".join(map(setting, x))
+    return str(int(x)) if isinstance(x, float) and x.is_integer() and abs(x) < 1e15 else str(x)
 
 
 # --- verdicts ---------------------------------------------------------------------------------------------------------

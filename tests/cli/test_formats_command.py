@@ -16,8 +16,12 @@ from numsim.cli import main
 from numsim.cli.formats import about
 from numsim.errors import FormatError
 from numsim.formats import get_format, list_formats
+from numsim.scaling import get_recipe, list_recipes
+from numsim.scaling.recipes import GEMMS
 from numsim.show.blocks import WORKED
 from numsim.show.numbers import short
+
+RECIPES = [r.name for r in list_recipes() if r.name not in {f.name for f in list_block_formats()}]
 
 
 def shown(capsys: pytest.CaptureFixture[str], *argv: str) -> list[str]:
@@ -39,6 +43,8 @@ def test_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert fine["fp16"] == ["11", "2^-10", "2^-11", "-14..15", "12.0", "2048", "2048"]
     assert fine["bf16"] == ["8", "2^-7", "2^-8", "-126..127", "78.6", "256", "256"]
     assert fine["e4m3fn"] == ["4", "2^-3", "2^-4", "-6..8", "5.4", "16", "16"]
+    text = " ".join(" ".join(lines).split())
+    assert "never: it overflows first, to infinity or NaN; a format with neither stops at its largest" in text
     assert fine["e3m4"][-2:] == ["15", "never"] and fine["e2m3"][-2:] == ["7", "7.5"]
 
 
@@ -52,6 +58,15 @@ def test_cards(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert ("infinity 0x" in text) == (f.infinity_code is not None)
 
 
+@pytest.mark.parametrize(("name", "fact"), [
+    ("fp16", "stalls at 2048"), ("e2m1", "stalls at 4"),
+    ("e3m4", "overflows before it stalls: 16 is infinity"),
+    ("e2m3", "stalls at 7.5: 8 is more, and there is no infinity to overflow to"),
+])  # fmt: skip
+def test_where_the_sum_of_ones_stops(name: str, fact: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert f"1 + 1 + 1 + ... {fact} specials" in " ".join(" ".join(shown(capsys, name)).split())
+
+
 def test_several_cards_and_aliases(capsys: pytest.CaptureFixture[str]) -> None:
     assert shown(capsys, "e4m3") == shown(capsys, "e4m3fn")
     lines = shown(capsys, "fp16", "bf16")
@@ -63,7 +78,8 @@ def test_json_is_exact(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> No
     out = capsys.readouterr().out
     assert (tmp_path / "formats.json").read_text(encoding="utf-8") == out
     records = json.loads(out)
-    assert [r["kind"] for r in records] == ["number"] * len(list_formats()) + ["block"] * len(list_block_formats())
+    kinds = ["number"] * len(list_formats()) + ["block"] * len(list_block_formats()) + ["recipe"] * len(RECIPES)
+    assert [r["kind"] for r in records] == kinds
     for record, f in zip(records[: len(list_formats())], list_formats(), strict=True):
         assert record["name"] == f.name and record["codes"] == f.codes
         for key in ("max", "least_normal", "eps", "unit_roundoff"):
@@ -189,3 +205,54 @@ def test_wrong_names(argv: list[str], capsys: pytest.CaptureFixture[str]) -> Non
 ])  # fmt: skip
 def test_about(x: Fraction | None, shown: str) -> None:
     assert about(x) == shown
+
+
+# --- recipes ----------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("name", RECIPES)
+def test_cards_of_recipes(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe, lines = get_recipe(name), shown(capsys, name)
+    text = " ".join(" ".join(lines).split())
+    assert lines[:2] == [f"{name}, a recipe", recipe.title] and recipe.source in text and recipe.note in text
+    assert str(recipe).splitlines() == [*lines[:2], *(line[2:] for line in lines[2:9])]
+    assert f"capability {recipe.least[0]}.{recipe.least[1]} and higher" in text
+    assert shown(capsys, name.upper()) == lines
+    assert main(["formats", name, "--json"]) == 0
+    (facts,) = json.loads(capsys.readouterr().out)
+    rows = iter(lines[3:9])
+    for gemm, tensors in GEMMS.items():
+        product = facts["products"][gemm]
+        assert product["accumulation"] == recipe.gemm(gemm).accumulation and list(product["factors"]) == list(tensors)
+        for tensor in tensors:
+            cells, x, told = next(rows).split(), recipe.operand(tensor, gemm), product["factors"][tensor]
+            assert tensor in cells
+            if x is None:
+                assert told is None and "high precision" in " ".join(cells)
+            else:
+                rule = "delayed" if recipe.delayed else x.format.rule
+                assert told["format"] == x.format.name and told["rule"] == rule and told["sr_bits"] == x.sr_bits
+                assert {x.format.name, rule} <= set(cells)
+
+
+def test_what_nvfp4_training_does(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [line.split() for line in shown(capsys, "te_nvfp4")[3:9]]
+    assert rows == [
+        ["fprop", "input", "nvfp4", "nvfp4", "nearest-even", "native"],
+        ["weight", "nvfp4_2d", "nvfp4", "nearest-even"],
+        ["dgrad", "grad_output", "nvfp4", "nvfp4", "stochastic,", "8", "bits", "native"],
+        ["weight", "nvfp4_2d", "nvfp4", "nearest-even"],
+        ["wgrad", "input", "nvfp4", "nvfp4", "nearest-even", "hadamard", "native"],
+        ["grad_output", "nvfp4", "nvfp4", "stochastic,", "8", "bits", "hadamard"],
+    ]
+    assert "transform" not in shown(capsys, "te-mxfp8")[2]
+
+
+def test_names_of_recipes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert shown(capsys, "torchao-rowwise")[0] == "torchao-rowwise, a recipe"
+    assert shown(capsys, "torchao_rowwise")[0].endswith("(torchao_rowwise, a block format)")
+    assert shown(capsys, "mxfp8")[0].endswith("(mxfp8, a block format)")
+    lines = shown(capsys)
+    start = lines.index("recipe")
+    told = [line.split()[0] for line in lines[start + 1 : lines.index("", start)] if not line.startswith(" ")]
+    assert told == RECIPES
+    assert main(["formats", "te-nvfp"]) == 2
+    assert "unknown format 'te-nvfp': did you mean te-nvfp4" in capsys.readouterr().err

@@ -34,7 +34,12 @@ def test_chips_reach_the_experiment(tmp_path, capsys):
         (["swamping", "--set", "terms"], "a name and a value"),
         (["swamping", "--set", "terms=many"], "a whole number"),
         (["casts", "--set", "terms=64"], "casts has formats"),
-        (["casts", "--chip", "h100"], "no experiment here has a parameter 'chips'"),
+        (["casts", "--chip", "h100"], "no experiment here has a parameter 'chips' (--chip): casts has formats"),
+        (["loss-scaling", "--set", "format=bf16"], "events. Example: numsim run loss-scaling --set interval=80\n"),
+        (["loss-scaling", "--format", "bf16"], "events. Example: numsim run loss-scaling --set interval=80\n"),
+        (["blind-scaler", "--format", "bf16"], "format. Example: numsim run blind-scaler --set format=fp16\n"),
+        (["nf4", "adam", "--set", "betas=1"], "steps. Example: numsim run adam --set beta2=0.999\n"),
+        (["--set", "amx=1"], "draws, seed. Example: numsim run mx-scale --set amax=480.0\n"),
         (["kept-bits", "--chip", "h300"], "unknown chip 'h300': did you mean"),
         (["chips", "--chip", "foo"], "mi300x. Example: --chip h200\n"),
         (["chips", "--set", "k=33"], "numsim: --set k=33: a multiple of 32 is needed"),
@@ -58,6 +63,17 @@ def test_examples_of_errors_work(tmp_path, capsys):
     """A list of numbers, as the message spells it for a shell."""
     assert main(["run", "master-weights", "--set", "updates=7", "--out", str(tmp_path)]) == 2
     example = capsys.readouterr().err.partition("Example: numsim ")[2]
-    words = [*shlex.split(example), "--set", "steps=20", "--set", "runs=2", "--json", "--out", str(tmp_path)]
+    words = [
+        *shlex.split(example),
+        "--set",
+        "steps=20",
+        "--set",
+        "runs=2",
+        "--set",
+        "training_steps=10",
+        "--json",
+        "--out",
+        str(tmp_path),
+    ]
     assert main(words) == 0
     assert json.loads(capsys.readouterr().out)["results"][0]["parameters"]["updates"] == [1e-4, 1e-3]

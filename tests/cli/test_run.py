@@ -332,6 +332,36 @@ def test_ask_shows_the_choices_and_asks_again(capsys, monkeypatch):
     assert "you said  -416.0: right" in out
 
 
+@pytest.mark.parametrize(
+    ("words", "asked"),
+    [(["--set", "numbers=9"], 1), (["--set", "numbers=4"], 1), (["--set", "target=E4M3FN"], 1),
+     (["--set", "numbers=5"], 0), (["--set", "target=e5m2"], 0)],
+)  # fmt: skip
+def test_ask_when_the_choices_stand(capsys, monkeypatch, words, asked):
+    """Full size with an answer that is one of the choices, and another spelling, leave the question as it is."""
+    prompts = []
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("builtins.input", lambda prompt: prompts.append(prompt) or "b")
+    code, out, err = call(capsys, "run", "fast", "--ask", *words)
+    name, value = {"numbers=5": ("numbers", 4), "target=e5m2": ("target", "e4m3")}.get(words[1], ("", None))
+    assert code == 0 and len(prompts) == asked == out.count("you said  -416.0: right") == out.count("b) -416.0")
+    assert asked or f"fast: the choices are for {name} = {value}: no guess is asked for" in err
+    data = json.loads(Path("numsim-results/fast.json").read_text())
+    assert data.get("guess") == ("-416.0" if asked else None)
+    assert data.get("asked_at") == (None if asked else {name: value})
+    assert call(capsys, "check", "numsim-results/fast.json")[0] == 0
+
+
+def test_other_parameters_than_the_questions(capsys):
+    out = call(capsys, "run", "fast", "--set", "target=e5m2")[1]
+    assert "\n          as it should be?\nasked at  target = e4m3\nhere      target = e5m2\nanswer    -448.0\n" in out
+    assert "not  " not in out and "a)" not in out and "why       (for the target of the question) One. Two." in out
+    out = call(capsys, "run", "--set", "numbers=5")[1]
+    assert "asked at  numbers = 4\nhere      numbers = 5\nanswer    -416.0\n\nplain\nquestion" in out
+    before = call(capsys, "run", "fast")[1]
+    assert call(capsys, "run", "fast", "--set", "target=e4m3fn", "--seed", "1")[1] == before
+
+
 def test_ask_without_a_terminal(capsys):
     code, out, err = call(capsys, "run", "fast", "--ask")
     assert code == 0 and "--ask needs a terminal" in err and "you said" not in out

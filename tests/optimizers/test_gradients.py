@@ -1,5 +1,6 @@
 """Accumulation and clipping of gradients: every row of the tables, and torch's own bits."""
 
+import inspect
 import math
 
 import numpy as np
@@ -7,7 +8,15 @@ import pytest
 
 from numsim import round_to
 from numsim.errors import InputError
-from numsim.optimizers import SGD, Adam, accumulate_gradients, clip_grad_norm, gradient_norm, unscale_and_clip
+from numsim.optimizers import (
+    SGD,
+    Adam,
+    AdamW,
+    accumulate_gradients,
+    clip_grad_norm,
+    gradient_norm,
+    unscale_and_clip,
+)
 
 
 # --- accumulation ----------------------------------------------------------------------------------------------------
@@ -197,3 +206,8 @@ def test_clipping_as_torch_does(name, max_norm):
             np.testing.assert_array_equal(theirs, g)
             numbers = ~np.isnan(g)
             np.testing.assert_array_equal(theirs[numbers].view(np.uint32), g[numbers].view(np.uint32))
+
+
+@pytest.mark.parametrize("call", [Adam, AdamW, SGD, gradient_norm, clip_grad_norm, unscale_and_clip])
+def test_help_names_the_default_format(call):
+    assert inspect.signature(call).parameters["format"].default == "fp32"

@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -27,6 +27,8 @@ _LAYOUT = 1
 _KEYS = {"numsim_trace", "title", "about", "steps", "series", "events"}
 _WIDTH = 80
 _EVENTS = 26  # columns that are kept for what happened
+_NAMES = 20  # series that are named where not all are shown
+_DEEP = 20  # lists and dicts in each other that ``about`` may hold: readers of JSON have limits, and not the same ones
 _EXAMPLE = "Example: Trace('torch', [1, 2, 3], {'scale': [4.0, 4.0, 2.0]}, [Event(3, 'overflow')])"
 
 
@@ -43,7 +45,7 @@ class Event:
             raise InputError(
                 f"an event at step {short(self.step)}: an integer is needed. Example: Event(3, 'overflow')"
             )
-        if not is_label(self.kind, 40) or len(self.kind.split()) != 1 or not is_label(self.text):
+        if not is_label(self.kind, 40) or self.kind.split() != [self.kind] or not is_label(self.text):
             raise InputError(f"an event {short(self.kind)}, {short(self.text)}: one word, and one printable line of up "
                              "to 200 characters are needed. Example: Event(3, 'overflow', 'halved')")  # fmt: skip
         object.__setattr__(self, "step", int(self.step))
@@ -65,7 +67,8 @@ class Trace:
     steps : integers, increasing; all series have a number for each.
     series : for each name (up to 60 characters) an ``Array`` (codes with their format: compared bit by bit) or floats.
     events : in any order; kept in the order of their steps.
-    about : settings and whatever else a reader needs to repeat it; plain values that JSON has.
+    about : settings and whatever else a reader needs to repeat it; plain values that JSON has, at most 20 lists and
+        dicts in each other, integers of up to 25 characters.
 
     Raises ``InputError`` where lengths differ, a step is none, or a text is not printable.
 
@@ -94,18 +97,27 @@ class Trace:
             raise InputError(f"series {short(self.series)}: a dict of names and numbers is needed. {_EXAMPLE}")
         steps = _steps(self.steps)
         series = {name: _series(name, numbers, steps.size) for name, numbers in self.series.items()}
+        try:
+            events = tuple(self.events)
+        except TypeError:
+            raise InputError(f"events {short(self.events)}: a list of Events is needed. {_EXAMPLE}") from None
         at = set(steps.tolist())
-        for e in self.events:
+        for e in events:
             if not isinstance(e, Event) or e.step not in at:
                 raise InputError(f"event {short(e)}: an Event at one of the steps is needed. {_EXAMPLE}")
         try:  # a copy, as it will be read again
-            about = json.loads(json.dumps(dict(self.about), allow_nan=False))
+            about = parse_json(json.dumps(dict(self.about), allow_nan=False).encode(), "about")
+            plain = _is_flat(about)
         except (TypeError, ValueError, RecursionError):
-            raise InputError(f"about {short(self.about)}: a dict of plain values that JSON has is needed, without NaN "
-                             "and infinities. Example: about={'growth_interval': 2000}") from None  # fmt: skip
+            plain = False
+        if not plain:
+            raise InputError(
+                f"about {short(self.about)}: a dict of plain values that JSON has is needed, without NaN "
+                f"and infinities, at most {_DEEP} in each other. Example: about={{'growth_interval': 2000}}"
+            )
         object.__setattr__(self, "steps", steps)
         object.__setattr__(self, "series", MappingProxyType(series))
-        object.__setattr__(self, "events", tuple(sorted(self.events, key=lambda e: e.step)))
+        object.__setattr__(self, "events", tuple(sorted(events, key=lambda e: e.step)))
         object.__setattr__(self, "about", MappingProxyType(about))
 
     def __len__(self) -> int:
@@ -113,8 +125,8 @@ class Trace:
 
     def __getitem__(self, name: str) -> npt.NDArray[np.float64]:
         """The values of a series, as float64."""
-        if name not in self.series:
-            raise InputError(f"series {short(name)}: this trace has {', '.join(self.series) or 'none'}.")
+        if not isinstance(name, str) or name not in self.series:
+            raise InputError(f"series {short(name)}: this trace has {_named(self.series) or 'none'}.")
         numbers = self.series[name]
         return np.asarray(numbers.values if isinstance(numbers, Array) else numbers)
 
@@ -126,7 +138,7 @@ class Trace:
     def __str__(self) -> str:
         """The first step, the last, and those with events; where there are many, the first ten and the last ten.
 
-        In 80 columns: series that find no room are named below.
+        In 80 columns: series that find no room are named below, the first twenty of them.
         """
         at = sorted({e.step for e in self.events} | {int(s) for s in self.steps[[0, -1] if len(self) else []]})
         shown = at if len(at) <= 21 else [*at[:10], *at[-10:]]
@@ -134,24 +146,28 @@ class Trace:
         columns = [["step", *map(str, shown)]]
         room, left = _WIDTH - 2 - len(max(columns[0], key=len)) - _EVENTS * bool(self.events), list[str]()
         for name, numbers in self.series.items():
-            column = [name if len(name) <= 20 else f"{name[:17]}...", *_cells(numbers, places)]
-            if left or (room := room - 2 - max(map(len, column))) < 0:
-                left.append(name)
-            else:
-                columns.append(column)
+            if not left:
+                column = [name if len(name) <= 20 else f"{name[:17]}...", *_cells(numbers, places)]
+                if (room := room - 2 - max(map(len, column))) >= 0:
+                    columns.append(column)
+                    continue
+            left.append(name)
         wide = [max(map(len, column)) for column in columns]
         rows = [
             "  " + "  ".join(x.rjust(w) for x, w in zip(row, wide, strict=True)) for row in zip(*columns, strict=True)
         ]
         if self.events:
-            happened = {step: "; ".join(str(e) for e in self.events if e.step == step) for step in shown}
-            ends, free = ["event", *happened.values()], _WIDTH - len(rows[0]) - 2
+            happened: dict[int, list[str]] = {step: [] for step in shown}
+            for e in self.events:
+                if e.step in happened:
+                    happened[e.step].append(str(e))
+            ends, free = ["event", *map("; ".join, happened.values())], _WIDTH - len(rows[0]) - 2
             cut = [end if len(end) <= free else f"{end[: free - 3]}..." for end in ends]
             rows = [f"{row}  {end}".rstrip() for row, end in zip(rows, cut, strict=True)]
         if len(at) > len(shown):
             rows.insert(11, f"  ... {len(at) - len(shown)} more steps with events")
         head = textwrap.wrap(f"{self.title}: {len(self)} steps", _WIDTH, subsequent_indent="  ")
-        more = f"not shown: {', '.join(left)}" if left else ""
+        more = f"not shown: {_named(left)}" if left else ""
         return "\n".join([*head, *rows, *textwrap.wrap(more, _WIDTH, initial_indent="  ", subsequent_indent="  ")])
 
     def draw(self, style: Literal["page", "slide"] = "page") -> Any:
@@ -213,7 +229,8 @@ def load_trace(path: Path | str) -> Trace:
 
 def read_trace(record: Any, what: str) -> Trace:
     """A trace from what ``Trace.to_dict`` made; ``what`` names the file in errors."""
-    if not isinstance(record, dict) or record.get("numsim_trace") != _LAYOUT:
+    layout = record.get("numsim_trace") if isinstance(record, dict) else None
+    if type(layout) is not int or layout != _LAYOUT:  # (True and 1.0 are equal to 1)
         raise RecordError(f"{what} is no trace of numsim (layout {_LAYOUT}).")
     if odd := sorted(map(str, _KEYS ^ set(record))):
         raise RecordError(f"{what} is a damaged trace: entry {short(odd[0])} is missing, or is none of a trace.")
@@ -243,11 +260,30 @@ def _integers(x: Any) -> list[int]:
 
 
 # --- parts of a trace
+_NO_ARRAY = (TypeError, ValueError, OverflowError, RuntimeError)  # (RuntimeError: a torch tensor with a gradient)
+
+
+def _is_flat(x: Any, deep: int = _DEEP) -> bool:
+    """Whether at most ``deep`` lists and dicts stand in each other."""
+    if not isinstance(x, (list, dict)):
+        return True
+    return deep > 0 and all(_is_flat(y, deep - 1) for y in (x.values() if isinstance(x, dict) else x))
+
+
+def _named(names: Iterable[str]) -> str:
+    """Names in one line; of many the first ones."""
+    names = list(names)
+    more = len(names) - _NAMES
+    return f"{', '.join(names[:_NAMES])} and {more} more" if more > 0 else ", ".join(names)
+
+
 def _steps(x: Any) -> npt.NDArray[np.int64]:
     try:
         steps = np.asarray(x)
-    except (ValueError, OverflowError):
+    except _NO_ARRAY:
         steps = np.zeros(())
+    if steps.shape == (0,):
+        steps = np.zeros(0, np.int64)
     if (
         steps.ndim != 1
         or (steps.size and (steps.dtype.kind not in "ui" or int(steps.max()) >= 2**63))
@@ -269,17 +305,16 @@ def _series(name: Any, numbers: Any, steps: int) -> Array | npt.NDArray[np.float
     else:
         try:
             given = np.asarray(numbers)
-        except (ValueError, OverflowError):
+        except _NO_ARRAY:
             given = np.array(None)
-        whole = given.dtype.kind in "ui" and given.size
-        if (
-            (given.size and given.dtype.kind not in "buif")
+        if given.size and (
+            given.dtype.kind not in "buif"
             or given.dtype.itemsize > 8
-            or (whole and max(int(given.max()), -int(given.min())) > 2**53)
+            or (given.dtype.kind in "ui" and max(int(given.max()), -int(given.min())) > 2**53)
         ):
             raise InputError(f"series {name!r}, {short(numbers)}: an Array or numbers that float64 has are needed. "
                              f"{_EXAMPLE}")  # fmt: skip
-        kept = given.astype(np.float64)
+        kept = given.astype(np.float64) if given.size else np.zeros(given.shape)
         kept[np.isnan(kept)] = np.nan
         kept.flags.writeable = False
     if kept.shape != (steps,):

@@ -9,6 +9,7 @@ import pytest
 import numsim
 from numsim import Event, InputError, Trace, array, load_trace, trace_sum
 from numsim.errors import RecordError
+from numsim.files import parse_json
 from numsim.traces import read_trace
 
 
@@ -148,6 +149,20 @@ def test_every_nan_among_floats_is_one():
     assert trace["a"].view(np.uint64).tolist() == [0x7FF8000000000000] * 2
 
 
+def nested(deep):
+    x = 1
+    for _ in range(deep):
+        x = [x]
+    return x
+
+
+class Unreadable:
+    """As a torch tensor with a gradient is for NumPy."""
+
+    def __array__(self, *args, **kwargs):
+        raise RuntimeError("Can't call numpy() on Tensor that requires grad.")
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -187,10 +202,20 @@ def test_every_nan_among_floats_is_one():
         ({"events": [Event(4, "overflow")]}, "at one of the steps"),
         ({"events": [(3, "overflow")]}, "an Event"),
         ({"events": ["overflow"]}, "an Event"),
+        ({"events": Event(3, "overflow")}, "a list of Events"),
+        ({"events": None}, "a list of Events"),
+        ({"events": 3}, "a list of Events"),
         ({"about": {"x": float("nan")}}, "plain values"),
         ({"about": {"x": np.float32(1)}}, "plain values"),
         ({"about": {"x": {1, 2}}}, "plain values"),
         ({"about": [1, 2]}, "plain values"),
+        ({"about": {"x": nested(20)}}, "at most 20 in each other"),
+        ({"about": {"x": nested(990)}}, "at most 20 in each other"),  # written, and not read again
+        ({"about": {"x": 10**25}}, "plain values"),  # the same
+        ({"about": {"1": 1, 1: 2}}, "plain values"),  # one of them would be lost
+        ({"steps": Unreadable()}, "increasing"),
+        ({"series": {"scale": Unreadable()}}, "numbers that float64 has"),
+        ({"series": {"scale": np.zeros(3, [("a", "i4")])}}, "numbers that float64 has"),
     ],
 )  # fmt: skip
 def test_what_is_no_trace_is_refused(change, words):
@@ -202,14 +227,70 @@ def test_what_is_no_trace_is_refused(change, words):
 @pytest.mark.parametrize(
     "event",
     [(1.0, "x"), (True, "x"), ("1", "x"), (None, "x"), (1, ""), (1, "two words"), (1, 5), (1, "x" * 41), (1, "\x1b"),
-     (1, "x", "a\nb"), (1, "x", "y" * 201), (1, "x", None)],
+     (1, " x"), (1, "x", "a\nb"), (1, "x", "y" * 201), (1, "x", None)],
 )  # fmt: skip
 def test_what_is_no_event_is_refused(event):
     with pytest.raises(InputError, match=r"Example: Event\(3, 'overflow'"):
         Event(*event)
 
 
+KINDS = [
+    None, True, 0, -1, 2**64, 10**30, 10**5000, 1.5, float("nan"), 1j, "", "x", "\x1b[2J", "\ud800", "x" * 10**5,
+    b"x", [], [1], [[1], [1, 2]], (), {}, {"a": 1}, {1: 2}, {1}, range(3), np.int8(3), np.uint64(2**63),
+    np.float32(1), np.bool_(True), np.array(1), np.zeros((2, 2)), np.zeros(0, "U1"), np.zeros(0, complex),
+    np.zeros(0, [("a", "i4")]), np.array([1, 2, 3], object), np.datetime64("2020"), object(), Unreadable(), int,
+    nested(50), nested(5000), array(SCALES, "fp32"), [Event(1, "x")], ...,
+]  # fmt: skip
+
+
+def taken_or_refused(make, *args, **fields):
+    try:
+        return make(*args, **fields)
+    except InputError as error:
+        message = str(error)
+    assert len(message) < 400 and message.isprintable()
+    return None
+
+
+@pytest.mark.parametrize("place", ["title", "steps", "series", "a series", "events", "an event", "about", "a setting"])
+def test_whatever_is_taken_can_be_read_again(place):
+    """Every kind of thing in every place: refused with a message, or kept, shown and read."""
+    taken = 0
+    for x in KINDS:
+        change = {
+            "a series": {"series": {"a": x}}, "an event": {"events": [x]}, "a setting": {"about": {"a": x}}
+        }.get(place, {place: x})  # fmt: skip
+        trace = taken_or_refused(Trace, **{"title": "x", "steps": [1, 2, 3], "series": {}, **change})
+        if trace is not None:
+            again = read_trace(parse_json(trace.json.encode(), "t.json"), "t.json")
+            assert again.json == trace.json and str(again) == str(trace)
+            taken += 1
+    assert (0 if place == "an event" else 1) <= taken < len(KINDS)
+
+
+def test_events_of_every_kind():
+    for x in KINDS:
+        for event in ((x, "x"), (1, x), (1, "x", x)):
+            e = taken_or_refused(Event, *event)
+            assert e is None or (type(e.step) is int and e.kind == e.kind.strip() != "" and str(e).isprintable())
+
+
+def test_events_may_come_one_by_one():
+    assert a_trace(events=(Event(i, "x") for i in (3, 1))).happened("x") == [1, 3]
+
+
+def test_about_may_be_nested_a_little(tmp_path):
+    trace = a_trace(about={"x": nested(19), "y": 10**24})
+    assert load_trace(trace.save(tmp_path / "t.json")).about == {"x": nested(19), "y": 10**24}
+
+
 def test_unknown_series():
+    for name in ([], {}, np.zeros(3), None):
+        with pytest.raises(InputError, match="this trace has scale, amax"):
+            a_trace()[name]
+    many = Trace("x", [1], {f"s{i}": [1.0] for i in range(1000)})
+    with pytest.raises(InputError, match=r"series 'x': this trace has s0, s1, .*, s19 and 980 more\.$"):
+        many["x"]
     with pytest.raises(InputError, match="series 'loss': this trace has scale, amax"):
         a_trace()["loss"]
     with pytest.raises(InputError, match="has none"):
@@ -234,6 +315,9 @@ DAMAGE = {
     "a list": lambda d: [d],
     "no layout": lambda d: d.pop("numsim_trace") and d,
     "layout": lambda d: d | {"numsim_trace": 2},
+    "a true layout": lambda d: d | {"numsim_trace": True},
+    "a real layout": lambda d: d | {"numsim_trace": 1.0},
+    "layouts": lambda d: d | {"numsim_trace": [1]},
     "more": lambda d: d | {"more": 1},
     "less": lambda d: {k: v for k, v in d.items() if k != "about"},
     "title": lambda d: d | {"title": ["x"]},
@@ -324,6 +408,22 @@ def test_many_series_and_long_texts():
     assert told.endswith(names[-1]) and "4611686018427387904" in told
     no_spaces = Trace("x" * 200, [1], {"y" * 60: [1.0]})
     assert len(printed(no_spaces)) == 5
+
+
+def test_thousands_of_series():
+    trace = Trace("x", [1], {f"s{i}": [1.0] for i in range(50_000)})
+    lines = printed(trace)
+    shown = lines[1].split()[1:]
+    assert shown[0] == "s0" and len(lines) <= 6
+    told = " ".join(" ".join(lines[3:]).split())
+    assert told.startswith(f"not shown: s{len(shown)}, ") and told.endswith(f"and {50_000 - len(shown) - 20} more")
+
+
+def test_series_are_looked_at_until_one_finds_no_room(monkeypatch):
+    looked = []
+    monkeypatch.setattr("numsim.traces._cells", lambda numbers, places: looked.append(1) or ["1"])
+    str(Trace("x", [1], {f"s{i}": [1.0] for i in range(1000)}))
+    assert 10 < len(looked) < 40
 
 
 def test_several_events_of_a_step_stand_in_its_row():

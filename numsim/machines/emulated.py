@@ -67,7 +67,9 @@ def has_kernel(q: Question) -> bool:
     if q.operation == "cast":
         return q.inputs[0].fits(FP64) and q.output.fits(FP64)
     if q.operation in REPLAYS:
-        return True
+        from numsim.kernels import scaling  # loaded for replays only
+
+        return scaling.suits(q.scaler, decode(q.arrays[0], q.inputs[0]))
     from numsim.kernels import accumulate, arithmetic, tensorcore
 
     if q.operation == MMA:

@@ -85,23 +85,23 @@ class Question:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        count = (ELEMENTWISE | SUMS | REPLAYS | {MMA: 3 + 2 * (len(self.inputs) > 3)}).get(self.operation)
-        if count is None:
-            raise InputError(
-                f"operation {self.operation!r}: known are {', '.join([*ELEMENTWISE, *SUMS, *REPLAYS, MMA])}."
-            )
+        counts = ELEMENTWISE | SUMS | REPLAYS | {MMA: 3 + 2 * (len(self.inputs) > 3)}
+        if not isinstance(self.operation, str) or self.operation not in counts:
+            raise InputError(f"operation {short(self.operation)}: known are {', '.join(counts)}.")
+        count = counts[self.operation]
         if not len(self.inputs) == len(self.arrays) == count:
             raise InputError(f"{self.operation} takes {count} arrays, each with a format.")
         if unknown := set(self.options) - set(_DEFAULTS):
-            raise InputError(f"unknown options {sorted(unknown)}: known are {', '.join(_DEFAULTS)}.")
+            raise InputError(f"unknown options {short(sorted(unknown))}: known are {', '.join(_DEFAULTS)}.")
+        settings = check_settings(self.settings)
+        seed = None if self.seed is None else check_seed(self.seed)
+        object.__setattr__(self, "options", {**self.options, "settings": settings, "seed": seed})
         check_choice("order", self.order, ORDERS)
         _ = self.policy  # refuses unknown modes
         if self.order == "pairwise" and self.operation == "cumsum":
             raise InputError("order='pairwise' has no running sum. Example: order='sequential'")
         if self.product is not None and not (isinstance(self.product, str) and self.product == "exact"):
             get_format(self.product)
-        if self.seed is not None:
-            check_seed(self.seed)
         if self.sr_bits is not None and (type(self.sr_bits) is not int or not 1 <= self.sr_bits <= 32):
             raise InputError(f"sr_bits={short(self.sr_bits)}: the number of random bits is 1 to 32. Example: sr_bits=8")
         arrays = tuple(check_codes(a, f) for a, f in zip(self.arrays, self.inputs, strict=True))
@@ -148,8 +148,9 @@ class Question:
                              f"{' and '.join(_OF_REPLAYS)}.")  # fmt: skip
         from numsim.scaling.systems import system_name
 
-        named = {"system": system_name(self.system), "settings": check_settings(self.settings)}
-        object.__setattr__(self, "options", {**self.options, **named})
+        if not is_label(self.system, 40):
+            raise InputError(f"system={short(self.system)}: a scaler's name is needed. Example: system='torch'")
+        object.__setattr__(self, "options", {**self.options, "system": system_name(self.system)})
         if self.scaler.takes != "found_inf":
             raise InputError(f"{self.system} takes amaxes, and its logarithms are no bits to compare.")
         if self.inputs[0].name != "fp32" or self.output.name != self.scaler.keeps:
@@ -264,14 +265,16 @@ def ask(operation: str, inputs: Sequence[Any], output: Any, arrays: Sequence[Any
         )
     # copies: a question is frozen, its arrays must not change behind its back
     try:
-        arrays = tuple(np.array(a) for a in arrays)
-    except (ValueError, OverflowError):
+        arrays = tuple(np.array(np.asarray(a)) for a in arrays)
+    except (TypeError, ValueError, OverflowError, RuntimeError):  # (RuntimeError: a torch tensor with a gradient)
         raise InputError(f"{operation}: regular arrays of codes are needed. Example: [[0x3c00, 0x4000]]") from None
     return Question(operation, tuple(get_format(f) for f in inputs), get_format(output), arrays, options)
 
 
 def check_settings(settings: Any) -> tuple[tuple[str, Any], ...]:
-    """Settings in the order of their names: pairs, or a dict, of names and numbers, truths, words or None.
+    """Settings in the order of their names: pairs, or a dict, of names and finite numbers, truths or words.
+
+    Integers are those below 10^24, which a recording can hold.
 
     >>> check_settings({"init_scale": 16.0, "growth_interval": 4})
     (('growth_interval', 4), ('init_scale', 16.0))
@@ -281,8 +284,8 @@ def check_settings(settings: Any) -> tuple[tuple[str, Any], ...]:
     except (TypeError, ValueError):
         pairs = [(None, settings)]
     for name, value in pairs:
-        number = value is None or isinstance(value, (bool, int)) or (isinstance(value, float) and isfinite(value))
-        if not isinstance(name, str) or not name.isidentifier() or not (number or is_label(value, 40)):
+        finite = abs(value) < 10**24 if isinstance(value, int) else isinstance(value, float) and isfinite(value)
+        if not is_label(name, 40) or not name.isidentifier() or not (finite or is_label(value, 40)):
             raise InputError(f"setting {short(name)}: {short(value)}: a name and a finite number or word are needed. "
                              "Example: settings={'growth_interval': 4}")  # fmt: skip
     if len(dict(pairs)) < len(pairs):

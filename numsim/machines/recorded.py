@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from numsim import files
 from numsim._version import __version__
-from numsim.errors import InputError, NumsimError, RecordError, UnavailableError
+from numsim.errors import InputError, NumsimError, RecordError, UnavailableError, short
 from numsim.formats import get_format
 from numsim.machines.question import Answer, Can, Question, array_digest
 from numsim.machines.verdict import check_answer
@@ -119,7 +119,8 @@ def _assemble(data: Any, arrays: dict[str, npt.NDArray[Any]], what: str) -> Reco
     if not isinstance(data, dict) or set(data) != _KEYS:
         raise RecordError(f"{what} is no numsim record: it has not the entries {', '.join(sorted(_KEYS))}.")
     if type(data["numsim_record"]) is not int or data["numsim_record"] != _LAYOUT:
-        raise RecordError(f"{what} has layout {data['numsim_record']!r}; numsim {__version__} reads layout {_LAYOUT}.")
+        layout = short(data["numsim_record"])
+        raise RecordError(f"{what} has layout {layout}; numsim {__version__} reads layout {_LAYOUT}.")
     provenance, experiments = data["provenance"], data["experiments"]
     plain = isinstance(provenance, dict) and all(
         files.is_label(k, 40) and (isinstance(v, (int, float)) or files.is_label(v)) for k, v in provenance.items()
@@ -153,6 +154,8 @@ def _origin(data: Mapping[str, Any]) -> str:
 
 
 def _question(entry: Mapping[str, Any], arrays: dict[str, npt.NDArray[Any]], i: int) -> Question:
+    if not isinstance(entry["inputs"], list):
+        raise ValueError("a list of formats is needed")
     names = [*entry["inputs"], entry["output"]]
     if not all(isinstance(n, str) and re.fullmatch(r"[a-z0-9_]{1,40}", n) for n in names):
         raise ValueError("a format's name is no name")

@@ -224,39 +224,51 @@ def compare_traces(ours: Trace, theirs: Trace, *, nan: str = "mask", names: Sequ
                          "steps, and series of the same names and formats.")  # fmt: skip
     compared = same = nans = unexplained = 0
     found: list[Difference] = []
-    for name in ours.series:
-        (a, format), (b, _) = _coded(ours.series[name]), _coded(theirs.series[name])
-        different = a != b
-        looked_at = different if nan == "bits" else different & ~(_is_nan(a, format) & _is_nan(b, format))
+    for format, alike in _by_format(ours).items():
+        a, b = (np.stack([_coded(trace.series[name])[0] for name in alike], axis=-1) for trace in (ours, theirs))
+        looked_at = different = a != b
+        if nan == "mask":
+            looked_at = different.copy()
+            looked_at[different] = ~(_is_nan(a[different], format) & _is_nan(b[different], format))
         compared += a.size
         same += a.size - int(np.count_nonzero(different))
         nans += int(np.count_nonzero(different & ~looked_at))
         unexplained += int(np.count_nonzero(looked_at))
-        for i in map(int, np.flatnonzero(looked_at)[:SHOWN]):
-            codes = describe(int(a[i]), format), describe(int(b[i]), format)
-            found.append(Difference(name, (i,), (f"step {ours.steps[i]}",), *codes, ""))
+        for i, k in np.argwhere(looked_at)[:SHOWN].tolist():
+            codes = describe(int(a[i, k]), format), describe(int(b[i, k]), format)
+            found.append(Difference(alike[k], (i,), (f"step {ours.steps[i]}",), *codes, ""))
     here, there = (Counter((e.step, e.kind) for e in trace.events) for trace in (ours, theirs))
-    compared, same = compared + (here | there).total(), same + (here & there).total()
-    odd = (here | there) - (here & there)
-    unexplained += odd.total()
+    either, both = here | there, here & there
+    odd = either - both
+    compared, same, unexplained = compared + either.total(), same + both.total(), unexplained + odd.total()
     for step, kind in sorted(odd)[:SHOWN]:
         mine, other = ({0: "no", 1: "yes"}.get(n, f"{n} times") for n in (here[step, kind], there[step, kind]))
         place = int(np.searchsorted(ours.steps, step))
         found.append(Difference(f"event {kind}", (place,), (f"step {step}",), mine, other, ""))
-    shown = sorted(found, key=lambda d: d.index)[:SHOWN]
+    order = {name: place for place, name in enumerate(ours.series)}  # events come last
+    shown = sorted(found, key=lambda d: (d.index, order.get(d.question, len(order))))[:SHOWN]
     return Verdict(names[0], names[1], compared, same, nans, unexplained=unexplained, shown=tuple(shown))
+
+
+def _by_format(trace: Trace) -> dict[Format, list[str]]:
+    """The series of each format, to be compared at once: there may be thousands of them."""
+    names: dict[Format, list[str]] = {}
+    for name, numbers in trace.series.items():
+        names.setdefault(_coded(numbers)[1], []).append(name)
+    return names
 
 
 def _other_things(ours: Trace, theirs: Trace) -> str:
     """Why two traces do not tell of the same things, or nothing."""
-    if odd := np.setxor1d(ours.steps, theirs.steps).tolist():
+    if not np.array_equal(ours.steps, theirs.steps):
+        odd = np.setxor1d(ours.steps, theirs.steps).tolist()
         return f"step {odd[0]} is only in the {'first' if odd[0] in ours.steps else 'second'}"
     if names := sorted(set(ours.series) ^ set(theirs.series)):
         return f"series {names[0]!r} is only in the {'first' if names[0] in ours.series else 'second'}"
     for name in ours.series:
         a, b = ours.series[name], theirs.series[name]
-        kinds = [f"codes of {x.format}" if isinstance(x, Array) else "floats" for x in (a, b)]
         if isinstance(a, Array) != isinstance(b, Array) or _coded(a)[1] != _coded(b)[1]:
+            kinds = [f"codes of {x.format}" if isinstance(x, Array) else "floats" for x in (a, b)]
             return f"series {name!r} has {kinds[0]} in the first and {kinds[1]} in the second"
     return ""
 

@@ -120,6 +120,23 @@ def test_a_trace_may_speak_of_results(capsys, word):
     assert code == 0 and out.splitlines()[0] == "t.json: equal"
 
 
+def test_thousands_of_series_are_told_in_a_few_lines(capsys):
+    Trace("x", [1], {f"s{i}": [1.0] for i in range(5000)}).save("t.json")
+    for args in ((), ("--against", "t.json"), ("--out", "report.txt")):
+        code, out, _ = call(capsys, "check", "t.json", *args)
+        assert code == 0 and "not shown: " in out and " more" in out and len(out) < 1500
+    assert len(Path("report.txt").read_text()) < 1500
+
+
+@pytest.mark.parametrize("layout", ["true", "1.0", "[1]", '"1"'])
+def test_layouts_are_integers(capsys, layout):
+    a_trace().save("t.json")
+    text = Path("t.json").read_text()
+    Path("t.json").write_text(text.replace('"numsim_trace":1', f'"numsim_trace":{layout}'))
+    code, out, err = call(capsys, "check", "t.json")
+    assert (code, out) == (2, "") and "is no trace of numsim (layout 1)" in err
+
+
 # --- pictures ---------------------------------------------------------------------------------------------------------
 PICTURES = {
     "loss scale": (replay(GradScaler(), "IC"), "1 overflows, 1 searching"),

@@ -1,12 +1,15 @@
 """The question scaler: a loss scaler replayed, by the emulator and by torch's own class."""
 
+import dataclasses
 import hashlib
+import itertools
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from numsim import files, kernels
 from numsim.cli import main
 from numsim.errors import InputError, RecordError, UnavailableError
 from numsim.machines import ask, get_machine
@@ -76,7 +79,7 @@ def test_one_question_in_several_spellings():
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"system": None}, "None: allowed are torch"),
+        ({"system": None}, "system=None: a scaler's name"),
         ({"system": "tensorflow"}, "'tensorflow': allowed are torch"),
         ({"system": "openseq2seq-logmax"}, "no bits to compare"),
         ({"settings": {"hysteresis": 2}}, "torch has no setting 'hysteresis'"),
@@ -91,6 +94,17 @@ def test_one_question_in_several_spellings():
         ({"settings": 5}, "a name and a"),
         ({"settings": None}, "a name and a"),
         ({"settings": "ab"}, "a name and a"),
+        ({"settings": {"init_scale": None}}, "finite number"),
+        ({"settings": {"growth_interval": 10**24}}, "finite number"),  # a file holds no larger integers
+        ({"settings": {"growth_interval": 10**5000}}, "finite number"),
+        ({"settings": {"growth_interval": 10**23}}, "64 bits"),
+        ({"settings": {"x" * 41: 1}}, "a name and a"),
+        ({"settings": {f"x{i}": i for i in range(10_000)}}, "has no setting"),
+        ({"settings": np.zeros((3, 2))}, "a name and a"),
+        ({"system": ["torch"]}, "a scaler's name"),
+        ({"system": "x" * 10**7}, "a scaler's name"),  # not searched for what is near it
+        ({"operation": "x" * 10**7}, "known are cast"),
+        ({"x" * 100: 1, "y" * 100: 2}, "unknown options"),
         ({"output": "fp64"}, "gives fp32"),
         ({"output": "fp16"}, "gives fp32"),
         ({"inputs": ["fp16"], "arrays": [np.zeros(3, np.uint16)]}, "takes found_inf in fp32"),
@@ -117,8 +131,23 @@ def test_other_operations_have_no_system(operation):
 
 
 def test_settings_keep_their_types():
-    given = {"b": True, "a": 1, "c": 1.0, "d": None, "e": "fused"}
-    assert [type(v) for _, v in check_settings(given)] == [int, bool, float, type(None), str]
+    given = {"b": True, "a": 1, "c": 1.0, "e": "fused"}
+    assert [type(v) for _, v in check_settings(given)] == [int, bool, float, str]
+
+
+def test_no_settings_are_one_question_with_none():
+    """A digest names a question for ever: there is one way to say nothing."""
+    cast = [ask("cast", ["fp32"], "fp16", [found_inf()], settings=s) for s in ((), [], {})]
+    assert len({q.digest for q in (ask("cast", ["fp32"], "fp16", [found_inf()]), *cast)}) == 1
+    for strange in (0, False, None, np.zeros((2, 2))):
+        with pytest.raises(InputError, match="a name and a"):
+            ask("cast", ["fp32"], "fp16", [found_inf()], settings=strange)
+
+
+def test_a_seed_is_an_integer_that_json_has():
+    options = {"rounding": "stochastic"}
+    a, b = (ask("cast", ["fp32"], "fp16", [found_inf()], seed=seed, **options) for seed in (7, np.int8(7)))
+    assert a.digest == b.digest
 
 
 # --- answers ----------------------------------------------------------------------------------------------------------
@@ -154,6 +183,15 @@ def test_no_steps_no_rows():
         q = scaler(np.zeros(shape, np.uint32))
         assert Emulated().answer(q).codes.shape == shape
         assert has_kernel(q) in (True, False)
+
+
+@pytest.mark.skipif(bool(kernels.why_not()), reason="no kernels here")
+def test_what_the_kernel_leaves_to_the_reference_counts_as_such():
+    """numsim check refuses what would take hours."""
+    assert has_kernel(scaler()) and has_kernel(scaler(system="fairseq", tolerance=0.0))
+    assert not has_kernel(scaler(system="fairseq", tolerance=0.5))
+    below = np.array([0.0, -1.0], np.float32).view(np.uint32)
+    assert has_kernel(scaler(system="apex-hysteresis")) and not has_kernel(scaler(below, "apex-hysteresis"))
 
 
 # --- torch ------------------------------------------------------------------------------------------------------------
@@ -242,19 +280,99 @@ def test_recordings(machine, tmp_path, monkeypatch, capsys):
         ('["growth_interval",4]', '["self",4]'),
         ('["growth_interval",4]', '["growth_interval",[]]'),
         ('["growth_interval",4]', '["growth_interval"]'),
+        ('["growth_interval",4]', '["growth_interval",4.0]'),
+        ('["growth_interval",4]', '["growth_interval",-1e400]'),
+        ('["growth_interval",4]', '["growth_interval",NaN]'),
+        ('["growth_interval",4]', f'["growth_interval",1{"0" * 30}]'),
+        ('["growth_interval",4]', f'["{"x" * 10**6}",4]'),
+        ('["growth_interval",4]', '["\\u001b[2J",4]'),
+        ('["growth_interval",4]', f'["growth_interval",{"[" * 900}{"]" * 900}]'),
+        ('["growth_interval",4]', '["growth_interval",4],["growth_interval",4]'),
+        ('["growth_interval",4]', '["growth_interval",4],["init_scale",null]'),
+        ('"settings":[["growth_interval",4],["init_scale",16.0]]', '"settings":{"growth_interval":4}'),
+        ('"settings":[["growth_interval",4],["init_scale",16.0]]', f'"settings":[{",".join(["[[],1]"] * 10**4)}]'),
+        ('"system":"torch"', '"system":"Torch"'),
+        ('"system":"torch"', '"system":"\\u001b[2J"'),
+        ('"system":"torch"', f'"system":"{"x" * 10**7}"'),
+        ('"system":"torch"', '"system":null'),
+        ('"operation":"scaler"', '"operation":["scaler"]'),
+        ('"inputs":["fp32"]', f'"inputs":"{"x" * 10**7}"'),
+        ('"numsim_record":1', f'"numsim_record":"{"x" * 10**6}"'),
+        ('"numsim_record":1', '"numsim_record":true'),
+        ('"shape":[12]', '"shape":[[12]]'),
         ('"system":"torch"', '"system":["torch"]'),
         ('"system":"torch"', '"system":"flax"'),
     ],
 )
 def test_hostile_recordings(old, new):
-    from numsim import files
-
     arrays = files.parse_npz(recording(), "r.npz")
     text = arrays["record"].tobytes().decode()
     assert old in text
     arrays["record"] = np.frombuffer(text.replace(old, new).encode(), np.uint8)
-    with pytest.raises(RecordError):
+    with pytest.raises(RecordError) as error:
         parse_record(files.npz_bytes(arrays), "r.npz")
+    assert len(str(error.value)) < 400 and str(error.value).isprintable()
+
+
+def forged(options, codes, output="fp32"):
+    """A record whose digests are right, whatever it asks; the answers are zeros."""
+    answer = np.zeros(codes.shape, f"uint{output[2:]}")
+    inside, out = (hashlib.sha256(x.tobytes()).hexdigest() for x in (codes, answer))
+    question = {
+        "operation": "scaler",
+        "inputs": ["fp32"],
+        "output": output,
+        "options": options,
+        "arrays": [{"dtype": codes.dtype.name, "sha256": inside, "shape": list(codes.shape)}],
+    }
+    digest = hashlib.sha256(json.dumps(question, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    data = json.loads(files.parse_npz(recording(), "r.npz")["record"].tobytes()) | {
+        "inputs": hashlib.sha256(digest.encode()).hexdigest(),
+        "questions": [{"question": question, "digest": digest, "answer": out}],
+    }
+    record = np.frombuffer(json.dumps(data).encode(), np.uint8)
+    return files.npz_bytes({"record": record, "q00000.a0": codes, "q00000.answer": answer})
+
+
+STRANGE = [None, -1, 10**23, 1e308, 5e-324, -0.0, 1.5, True, "", "x", "[2J", [], [1], {}, {"a": 1}, [[1], [1, 2]]]
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_forged_settings(system, tmp_path, monkeypatch, capsys):
+    """Each setting of each system, of each kind: refused, or computed; never a traceback."""
+    monkeypatch.chdir(tmp_path)
+    keeps, codes = get_scaler(system).keeps, []
+    for field, value in itertools.product(dataclasses.fields(get_scaler(system)), STRANGE):
+        options = {"settings": [[field.name, value]], "system": system}
+        Path("r.npz").write_bytes(forged(options, np.array([0, 1, 0x7FC00000, 0xBF800000], np.uint32), keeps))
+        codes.append(main(["check", "r.npz"]))
+        out, err = capsys.readouterr()
+        assert (codes[-1], err == "") in ((0, True), (1, True), (2, False)), (field.name, value)
+        assert (out + err).isascii() and "" not in out + err and len(err) < 500
+    assert {1, 2} <= set(codes)  # some are computed, some are refused
+
+
+@pytest.mark.parametrize(
+    "codes",
+    [np.zeros((), np.uint32), *(found_inf().astype(t) for t in (np.uint8, np.uint16, np.uint64)),
+     found_inf().astype(np.uint64) << 32],
+    ids=str,
+)  # fmt: skip
+def test_forged_shapes_and_dtypes(codes):
+    good = {"system": "torch"}
+    assert parse_record(forged(good, found_inf()), "r.npz").answers[0][0].digest == scaler().digest
+    with pytest.raises(RecordError):
+        parse_record(forged(good, codes), "r.npz")
+
+
+def test_a_record_that_would_take_hours_is_not_recomputed(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("numsim.cli.check._MOST_WORK", 10**5)
+    for system, options, code in (("torch", {}, 1), ("fairseq", {"settings": [["tolerance", 0.5]]}, 2)):
+        keeps = get_scaler(system).keeps
+        Path("r.npz").write_bytes(forged(options | {"system": system}, np.zeros(10**4, np.uint32), keeps))
+        assert main(["check", "r.npz"]) == (2 if kernels.why_not() else code)
+    assert "more than can be recomputed" in capsys.readouterr().err
 
 
 def test_the_reference_is_the_two_calls():

@@ -85,6 +85,24 @@ def test_the_first_steps_are_shown_whatever_the_series():
     assert told[:4] == [("y", "step 5"), ("y", "step 6"), ("y", "step 7"), ("event growth", "step 7")]
 
 
+def test_series_of_all_formats_stand_in_their_order():
+    series = {"a": [0.0, 0.0], "b": array([1.0, 1.0], "fp16"), "c": [0.0, 0.0], "d": array([1.0, 1.0], "fp64")}
+    other = {"a": [0.0, 1.0], "b": array([1.0, 2.0], "fp16"), "c": [1.0, 1.0], "d": array([1.0, 2.0], "fp64")}
+    v = compare_traces(Trace("a", [1, 2], series), Trace("b", [1, 2], dict(reversed(other.items()))))
+    assert (v.compared, v.equal, v.unexplained) == (8, 3, 5)
+    assert [(d.question, d.index[0]) for d in v.shown] == [("c", 0), ("a", 1), ("b", 1), ("c", 1), ("d", 1)]
+    assert v.shown[2].theirs == "0x4000 = 2"
+
+
+def test_series_of_one_format_are_compared_at_once(monkeypatch):
+    calls = []
+    monkeypatch.setattr("numsim.machines.verdict._is_nan", lambda codes, format: calls.append(1) or codes != codes)
+    a, b = (Trace("x", [1], {f"s{i}": [float(i + k)] for i in range(1000)}) for k in (0, 1))
+    v = compare_traces(a, b)
+    assert (v.unexplained, len(v.shown), len(calls)) == (1000, SHOWN, 2)
+    assert [d.question for d in v.shown] == [f"s{i}" for i in range(SHOWN)]
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [

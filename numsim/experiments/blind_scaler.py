@@ -18,8 +18,18 @@ from numsim.experiments.experiment import (
     listed,
     percent,
 )
-from numsim.experiments.loss_scaling import Limits, follow, in_a_row, overflows, power_of, says, settings_of, train
-from numsim.scaling import get_scaler, list_scalers
+from numsim.experiments.scaler_runs import (
+    Limits,
+    dynamic,
+    follow,
+    in_a_row,
+    overflows,
+    power_of,
+    says,
+    settings_of,
+    train,
+)
+from numsim.scaling import get_scaler
 from numsim.traces import Trace
 
 _SIZES = (0.5, 1e-6, 0.0)  # beside the one that is asked for
@@ -53,10 +63,9 @@ def run(
     ways = {
         x: train(session if x == largest else None, "torch", _by(t), steps, scale, interval) for x, t in limits.items()
     }
-    names = [n for n in list_scalers() if n not in ("static", "openseq2seq-logmax")]
     systems: dict[str, Trace] = {}
     zeros: dict[str, Zeros] = {}
-    for name in names:
+    for name in dynamic():
         scaler = get_scaler(name, **settings_of(name, 2.0**scale, interval))
         high = np.inf if scaler.cap is None else scaler.cap
         if (limit := Limits.ask(session, largest, chosen, high)) is not None:
@@ -76,12 +85,15 @@ def run(
             ),
         ),
         Table(
-            f"All systems: a largest gradient of {largest:g}, and gradients of zero",
-            ("system", "first skip", "skipped", "last", "zero: most", "zero: last", "skips on"),
+            f"The scalers but static and log-max: a largest gradient of {largest:g}",
+            ("system", "first overflow", "skipped", "last scale"),
+            tuple((n, _first(t), len(overflows(t)), power_of(t["scale"][-1])) for n, t in systems.items()),
+        ),
+        Table(
+            "The same scalers: gradients of zero, until the scale goes no further",
+            ("system", "largest scale", "last scale", "then skips"),
             tuple(
-                (n, _first(systems[n]), len(overflows(systems[n])), power_of(systems[n]["scale"][-1]),
-                 power_of(z.most), power_of(z.last), "for ever" if z.stuck else None)
-                for n, z in zeros.items() if n in systems
+                (n, power_of(z.most), power_of(z.last), "for ever" if z.stuck else None) for n, z in zeros.items()
             ),
         ),
     )  # fmt: skip

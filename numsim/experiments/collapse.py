@@ -11,11 +11,11 @@ import numpy.typing as npt
 
 from numsim.codes import decode
 from numsim.experiments.experiment import Experiment, Result, Session, Table, cell, check_real, check_whole, listed
-from numsim.experiments.loss_scaling import played, power_of
+from numsim.experiments.scaler_runs import dynamic, played, power_of
 from numsim.formats import FP16, FP32, Format
 from numsim.machines.question import ask
 from numsim.rounding import encode
-from numsim.scaling import get_scaler, list_scalers
+from numsim.scaling import get_scaler
 from numsim.scaling.scaler import reciprocal
 from numsim.traces import Trace
 
@@ -37,8 +37,7 @@ def run(
     overflows = check_whole("overflows", overflows, 180, 1000, _EXAMPLE)
     gradient = check_real("gradient", gradient, 1e-6, 1e3, _EXAMPLE)
     learning_rate = check_real("learning_rate", learning_rate, 1e-6, 1.0, _EXAMPLE)
-    names = [n for n in list_scalers() if n not in ("static", "openseq2seq-logmax")]
-    falls = {n: played(session, n, {"init_scale": 2.0**scale}, [1] * overflows) for n in names}
+    falls = {n: played(session, n, {"init_scale": 2.0**scale}, [1] * overflows) for n in dynamic()}
     scales = np.array([2.0**scale, *falls["torch"]["scale"]])
     steps = {f: s for f in (FP32, FP16) if (s := _clean_step(session, "torch", scales, gradient, learning_rate, f))}
     ends = {
@@ -48,13 +47,13 @@ def run(
     answered = FP32 in steps
     tables = (
         Table(
-            "torch.amp.GradScaler: a clean step after so many overflows, FP32 and FP16",
-            ("overflows", "scale", "1 / scale", "scaled", "unscaled", "weight", "in FP16", "weight"),
+            "torch.amp.GradScaler: a clean step after so many overflows, scaled in FP32 or FP16",
+            ("after", "scale", "1 / scale", "scaled", "unscaled", "weight", "in FP16", "its weight"),
             tuple(_row(n, scales, steps) for n in (_milestones(scales, steps) if answered else [])),
         ),
         Table(
-            f"All systems after {overflows} overflows from 2^{scale}, and the weight after a clean step",
-            ("system", "scale", "reached", "ends", "weight", "in FP16", "fatal from"),
+            f"The scalers but static and log-max, {overflows} overflows from 2^{scale}, then a clean step",
+            ("system", "scale", "since", "ends", "weight", "in FP16", "destroyed from"),
             tuple(
                 (n, power_of(t["scale"][-1]), _reached(t), _stop(t),
                  *(None if _stop(t) else _outcome(ends[n][f]) for f in (FP32, FP16)), _fatal(ends[n][FP32]))

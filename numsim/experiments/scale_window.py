@@ -103,6 +103,12 @@ class Window:
         low, high = self.zero + 1, self.finite
         return "none" if low > high else f"2^{low}" if low == high else f"2^{low} to 2^{high}"
 
+    @property
+    def best_at_the_top(self) -> bool:
+        """Whether no scale of the window leaves the smallest gradient a smaller error than the largest of them."""
+        errors = [abs(self.error(k)) for k in range(self.zero + 1, self.finite + 1)]
+        return errors[-1] == min(errors)
+
     def error(self, exponent: int) -> float:
         """The relative error of the smallest gradient, cast at a scale and unscaled."""
         return float(np.ldexp(self.at(exponent)[1], -exponent)) / self.exact - 1
@@ -206,13 +212,16 @@ def _findings(windows: Mapping[Format, Window], largest: float, smallest: float)
         found.append(f"No power of two keeps both in some formats: {'; '.join(none)}.{also}")
     rooms = [f"{f.title} {_room(f):.1f}" for f in windows]
     if rooms:
+        together = "" if f"{apart:.1f}" == "0.0" else "; one scale moves both, and cannot bring them together"
         found.append(
             f"The two gradients are {apart:.1f} binades apart. From half the least number to the first that overflows "
-            f"there are, in binades: {listed(rooms)}; one scale moves both, and cannot bring them together."
+            f"there are, in binades: {listed(rooms)}{together}."
         )
+    best = [f.title for f, w in windows.items() if w.zero + 1 < w.finite and w.best_at_the_top]
+    if best:
         found.append(
-            "The smallest gains a bit with every doubling while it is subnormal, and the largest loses none before it "
-            "overflows: in a window the upper end is best, and that is where a dynamic scaler goes."
+            f"In the window of {listed(best)} no scale leaves the smallest a smaller error than the upper end does, "
+            "and the largest loses nothing before it overflows: that is where a dynamic scaler goes."
         )
     return found
 

@@ -72,8 +72,8 @@ def _fixed(result: Result, style: str) -> tuple[str, Picture, str]:
     panels[0].legend(loc="upper left", frameon=False)
     finding = f"The loss scales that fit move while a network learns: {said[0]}, {said[-1]}"
     below = (
-        f"Real gradients times a scale, cast to FP16: shares of the non-zero ones, from {least:g} % on. Blue: at most "
-        f"{percent(series['tolerated'])} become zero and none overflows."
+        f"Real activation and weight gradients, together, times a scale, cast to FP16: shares of the non-zero ones, "
+        f"from {least:g} % on. Blue: at most {percent(series['tolerated'])} become zero and none overflows."
     )
     headline(figure, finding, below)
     alt = f"{finding}. Line charts of the shares that become zero and that overflow, over the loss scale."
@@ -86,7 +86,7 @@ def _ways(result: Result, style: str) -> tuple[str, Picture, str]:
     finding = f"Overflows are how a scaler measures: {n} in a healthy run, {m} with {burst}"
     below = (
         f"torch.amp.GradScaler, interval {result.parameters['interval']}, on real gradients that stand still between "
-        f"recorded steps; NaN from step {result.series['burst_at']} on. Grey: the healthy run."
+        f"recorded steps; NaN from step {result.series['burst_at']} on."
     )
     return scale_plot(result.traces, style, stem="loss-scaling-trace", finding=finding, below=below)
 
@@ -110,7 +110,10 @@ def _systems(result: Result, style: str) -> tuple[str, Picture, str]:
     axes.set_xlabel("")
     ways = len({tuple(row) for row in systems.values()})
     ends = sorted({row[-1] for row in systems.values()})
-    finding = f"{len(systems)} loss scalers, one string of overflows: {ways} ways to {len(ends)} different scales"
+    finding = f"{len(systems)} loss scalers, one string of overflows: " + (
+        f"{ways} ways to {len(ends)} different scales" if len(ends) > 1 else
+        f"{f'{ways} ways, but' if ways > 1 else 'one way, and'} the same scale at the end"
+    )  # fmt: skip
     below = "The scale after each event. I: an overflow, C: a clean step; growth interval 4, first scale 16."
     headline(figure, finding, below)
     said = [f"{name} ends at {row[-1]:g}" for name, row in systems.items()]
@@ -200,7 +203,7 @@ def _zeros(result: Result, style: str) -> tuple[str, Picture, str]:
             f"{power(x)}, and back" if z["most"] != z["last"] else
             power(x) if x == int(x) else "FP32's largest"
         )  # fmt: skip
-        axes.text(x + 2, y, words, va="center", fontsize=size * 0.9)
+        axes.text((128 if 120 < x < 128 else x) + 2, y, words, va="center", fontsize=size * 0.9)  # beside the line
     ticks(axes.yaxis, range(len(order)), order)
     axes.tick_params(axis="y", length=0)
     axes.set_xlim(0, 185)
@@ -258,15 +261,20 @@ def _collapse(result: Result, style: str) -> tuple[str, Picture, str]:
         else:
             gone_to_zero.append(name)
             mark, color = "o", VERMILLION
-        axes.plot(*at, marker=mark, color=color, markersize=size * 0.7, zorder=4, clip_on=False)
+        axes.plot(*at, marker=mark, color=color, markersize=size * 0.8, zorder=4, clip_on=False,
+                  markeredgecolor="white", markeredgewidth=size * 0.06)  # fmt: skip
     for name, words in stopped.items():
         x, k = len(logs[name]) - 1, float(logs[name][-1])
         up = k in held  # a line runs on there
-        axes.annotate(words, (x, k), xytext=(size * 0.6, size * 0.3 * up), textcoords="offset points",
+        axes.annotate(words, (x, k), xytext=(size, size * 0.3 * up), textcoords="offset points",
                       va="bottom" if up else "center", fontsize=size * 0.9)  # fmt: skip
     if gone_to_zero:
         x, k = len(logs[gone_to_zero[0]]) - 1, float(logs[gone_to_zero[0]][-1])
-        words = textwrap.fill(f"then zero: {', '.join(gone_to_zero)}", 24, break_on_hyphens=False)
+        after: dict[int, list[str]] = {}
+        for name in gone_to_zero:
+            after.setdefault(len(logs[name]), []).append(name)
+        each = "; ".join(f"{', '.join(names)} after {n}" for n, names in sorted(after.items()))
+        words = textwrap.fill(f"zero: {each}", 26, break_on_hyphens=False)
         left = x > last / 2  # below the lines, else beside them
         axes.annotate(words, (x, k), xytext=(-size * 0.8, -size * 0.8) if left else (size, 0), ha="right" if left else
                       "left", va="top" if left else "center", textcoords="offset points", color=ink(VERMILLION),

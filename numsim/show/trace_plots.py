@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from numsim.errors import InputError, short
+from numsim.experiments.scaler_runs import SAYS
 from numsim.formats import get_format
 from numsim.scaling.playback import overflow_kind
 from numsim.show.style import (
@@ -87,19 +88,20 @@ def _before(trace: Trace) -> Floats:
 
 
 _MARKS: dict[str, tuple[str, dict[str, Any]]] = {
-    "search": ("searching overflow", {"marker": "x", "color": GREY}),
+    "search": ("searching overflow", {"marker": "s", "color": GREY, "fillstyle": "none"}),
     "probe": ("probing overflow", {"marker": "x", "color": BLUE}),
     "fall": ("falling overflow", {"marker": "X", "color": VERMILLION}),
-    "growth": ("growth", {"marker": "^", "color": GREEN, "fillstyle": "none"}),
+    "growth": ("growth kept", {"marker": "^", "color": GREEN, "fillstyle": "none"}),
     "skipped": ("skipped", {"marker": "|", "color": GREY}),
 }
-_WORDS = {"search": "searching", "probe": "probing", "fall": "falling"}
 
 
 def scale_plot(
     traces: Mapping[str, Trace], style: str = "page", *, stem: str = "scale", finding: str = "", below: str = ""
 ) -> Drawn:
     """Loss scales over the steps, a panel for each system, with overflows, growths and skipped steps.
+
+    A growth that overflows at once has no mark of its own: the probing overflow stands there.
 
     Each trace has the series ``scale`` (after each step), and events "overflow"; steps with one are skipped. The series
     ``scale used`` is what a step was made with: without it, the scale after the step before. Grey in the other panels:
@@ -126,7 +128,7 @@ def scale_plot(
             shown |= _scale_marks(axes, trace, size * (0.6 if rows <= 2 else 0.42))
             _end(axes, trace.steps, trace["scale"], floor, top, "" if columns > 2 else " at step {}")
             kinds = list(overflow_kinds(trace).values())
-            counts = [f"{kinds.count(k)} {word}" for k, word in _WORDS.items() if k in kinds]
+            counts = [f"{kinds.count(k)} {word}" for k, word in SAYS.items() if k in kinds]
             said.append(f"{name}: {len(kinds)} overflows{f', {listed(counts)}' if counts else ''}")
             if len(traces) > 1:
                 axes.set_title(_plain(name), fontweight="normal", fontsize=size * 0.95)
@@ -138,7 +140,9 @@ def scale_plot(
         _legend(legend, [shown[k] for k in order], [_MARKS[k][0] for k in order])
         few = len(traces) <= 3
         finding = finding or ("; ".join(said) if few else f"{len(traces)} loss scalers, step by step")
-        headline(figure, _plain(finding), below)
+        if len(traces) > 1:
+            below = f"{below} Grey: {next(iter(traces))}.".strip()
+        headline(figure, _plain(finding), _plain(below))
         alt = f"{finding}. Line charts of the loss scale over the steps, in powers of two: {'; '.join(said)}."
         return stem, figure, alt
 
@@ -150,9 +154,10 @@ def _scale_line(axes: Any, trace: Trace, **look: Any) -> None:
 
 
 def _scale_marks(axes: Any, trace: Trace, size: float) -> dict[str, Any]:
-    """Marks on a scale's line: where an overflow met it, where it grew; below, the skipped steps. What was drawn."""
+    """Marks on a scale's line: where an overflow met it, where it grew and fitted; below, the skipped steps."""
     kinds, before, y = overflow_kinds(trace), _log2(_before(trace)), _log2(trace["scale"])
-    grown = y > before
+    at_once = np.append(np.isin(trace.steps, list(kinds))[1:], False)
+    grown = (y > before) & ~at_once
     places = {kind: np.isin(trace.steps, [step for step, k in kinds.items() if k == kind]) for kind in _MARKS}
     rows: dict[str, tuple[Any, Any]] = {kind: (trace.steps[at], before[at]) for kind, at in places.items()}
     rows |= {"growth": (trace.steps[grown], y[grown]), "skipped": (list(kinds), [0.04] * len(kinds))}
@@ -311,7 +316,7 @@ def _panels(figure: Picture, rows: int, columns: int, count: int) -> tuple[list[
 
 def _legend(axes: Any, handles: Sequence[Any], labels: Sequence[str]) -> None:
     axes.legend(handles, labels, loc="center left", bbox_to_anchor=(-0.02, 0.5), ncols=len(labels), frameon=False,
-                borderaxespad=0, handletextpad=0.4, columnspacing=1.4)  # fmt: skip
+                borderaxespad=0, handletextpad=0.2, columnspacing=0.8)  # fmt: skip
 
 
 def _plain(text: str) -> str:

@@ -9,6 +9,7 @@ from numsim.errors import InputError
 from numsim.experiments.blind_scaler import EXPERIMENT
 from numsim.experiments.experiment import Session
 from numsim.machines import get_machine
+from numsim.scaling import list_scalers
 from tests.experiments.runs import lecture, run, table
 
 
@@ -66,7 +67,10 @@ def test_size_is_not_looked_at() -> None:
 
 
 def test_systems_at_the_limit_and_with_zeros() -> None:
-    rows = {row[0]: row[1:] for row in table(lecture("blind-scaler")[1], "All systems").rows}
+    result = lecture("blind-scaler")[1]
+    still, zeros = ({row[0]: row[1:] for row in table(result, x).rows} for x in ("log-max", "gradients of zero"))
+    rows = {name: still[name] + zeros[name] for name in zeros}
+    assert set(rows) == set(still) == set(list_scalers()) - {"static", "openseq2seq-logmax"}
     assert rows["torch"] == (1001, 20, "2^25", "2^127", "2^127", None)
     assert rows["flax"][:3] == (1011, 20, "2^25")  # 10 growths of 101 steps
     assert rows["deepspeed"][0] == 1002  # one more before the first growth only

@@ -10,7 +10,8 @@ import pytest
 from numsim.data import load_gradients
 from numsim.errors import InputError
 from numsim.experiments.experiment import Session
-from numsim.experiments.loss_scaling import EXPERIMENT, SAYS, Limits, follow, in_a_row, says
+from numsim.experiments.loss_scaling import EXPERIMENT
+from numsim.experiments.scaler_runs import SAYS, Limits, follow, in_a_row, says
 from numsim.formats import FP16
 from numsim.machines import find_machine, get_machine
 from numsim.machines.verdict import compare_answers
@@ -18,11 +19,11 @@ from numsim.scaling import GradScaler
 from tests.experiments.runs import lecture, run, table
 
 RECORDED = (0, 100, 500, 2000)
-FROM_THE_REFERENCE = {  # section 2.6: W = 4, init 16, I C I C I I C C C C C I
+BY_HAND = {  # transcribed by hand from the sources of each system: interval 4, first scale 16, ICICIICCCCCI
     "torch": [8, 8, 4, 4, 2, 1, 1, 1, 1, 2, 2, 1],
     "megatron": [16, 16, 8, 8, 4, 2, 2, 2, 2, 4, 4, 4],
     "deepspeed": [16, 16, 8, 8, 4, 2, 2, 2, 2, 2, 4, 4],
-    "deepspeed, in a row": [16, 16, 16, 16, 16, 8, 8, 8, 8, 8, 16, 16],
+    "deepspeed (consecutive)": [16, 16, 16, 16, 16, 8, 8, 8, 8, 8, 16, 16],
     "apex-hysteresis": [16, 16, 16, 16, 16, 8, 8, 8, 8, 16, 16, 16],
 }
 
@@ -57,7 +58,8 @@ def test_the_answer_by_another_way() -> None:
     assert result.traces["healthy"].happened("overflow") == expected
     burst = skipped(80, 2500, 2.0**24, lambda step: 1500 <= step < 1505)
     assert result.traces["5 steps of NaN"].happened("overflow") == burst
-    assert "1500" in result.findings[-3] and result.series["burst_at"] == 1500
+    (sentence,) = [f for f in result.findings if f.startswith("5 steps of NaN")]
+    assert "from step 1500 on: 5 overflows" in sentence and result.series["burst_at"] == 1500
 
 
 @pytest.mark.parametrize(("interval", "off"), [(80, 81), (80, 79)])
@@ -92,11 +94,11 @@ def test_windows_by_counts_and_by_numpy(step: int) -> None:
     assert np.abs(lost[:, 0] - zero).max() < 1e-3 and lost[: high + 1, 2].max() == 0
 
 
-@pytest.mark.parametrize("name", FROM_THE_REFERENCE)
+@pytest.mark.parametrize("name", BY_HAND)
 def test_one_string_through_all_systems(name: str) -> None:
     _, result = lecture("loss-scaling")
     rows = {row[0]: list(row[1:]) for row in table(result, "after each event").rows}
-    assert rows[name] == result.series["systems"][name] == FROM_THE_REFERENCE[name]
+    assert rows[name] == result.series["systems"][name] == BY_HAND[name]
     assert len(rows) == 14 and rows["static"] == [16] * 12
 
 
@@ -162,3 +164,53 @@ def test_refused(bad: dict[str, object]) -> None:
     with pytest.raises(InputError, match=rf"{next(iter(bad))}=.*Example: "):
         EXPERIMENT.run(session, **{**EXPERIMENT.defaults, **bad})
     assert not session.answers
+
+
+# --- what is said -----------------------------------------------------------------------------------------------------
+def falls(**parameters: int) -> dict[object, tuple[object, ...]]:
+    return {row[0]: row[1:] for row in table(run("loss-scaling", **parameters), "Falls").rows}
+
+
+def test_a_real_fall_stays_and_one_of_nan_climbs_back() -> None:
+    """What follows each run of overflows, by the loop above: scales are counted by hand from its skipped steps."""
+    lost = skipped(80, 2500, 2.0**24, lambda step: 1500 <= step < 1505)
+    real, nan = (next(s for s in lost if s > last) for last in (106, 1504))  # the next overflow after each fall
+    assert (real - 106, nan - 1504) == (81, 6 * 80 + 1)  # one growth, and six: 2^11 to 2^17
+    assert falls() == {
+        "healthy": (101, 6, "2^22", "2^16", 1, None),
+        "5 steps of NaN": (1500, 5, "2^16", "2^11", 6, 5 * 80 + 4),
+    }
+    said = " ".join(lecture("loss-scaling")[1].findings)
+    assert "The fall at step 101 is real" in said and "climbs back without another overflow: it is there 404 " in said
+    assert "36 steps skipped with NaN and 36 without, at most 6 and 6 in a row" in said
+
+
+@pytest.mark.parametrize(
+    ("parameters", "words", "not_words"),
+    [
+        ({"burst": 1}, ["1 step of NaN from", ": 1 overflow, and"], [" 1 steps", " 1 overflows"]),
+        ({"burst": 100}, ["It is not back at the end."], ["Neither number", "tells little", "404"]),
+        ({"steps": 10}, [": 2 searching (down from the first scale). None"], ["fewer probes", "The fall at step"]),
+        ({"events": "C"}, ["all go the same way and end at 16;"], ["different ways"]),
+        ({"interval": 5000, "scale": 0}, ["101 with 20, 0 with 500"], ["None is a failure", "The fall at step"]),
+    ],
+)
+def test_sentences_hold_for_other_parameters(
+    parameters: dict[str, object], words: list[str], not_words: list[str]
+) -> None:
+    said = " ".join(run("loss-scaling", **parameters).findings)
+    assert all(w in said for w in words) and not any(w in said for w in not_words), said
+
+
+def test_full_size_keeps_the_answer_and_comes_back() -> None:
+    assert run("loss-scaling", **EXPERIMENT.full).answer == EXPERIMENT.choices[2]
+    backs = [falls(burst=n)[f"{n} steps of NaN"][-1] for n in (EXPERIMENT.full["burst"], EXPERIMENT.full["burst"] + 1)]
+    assert backs[0] is not None and backs[1] is None
+
+
+def test_the_sampled_maxima_lie_in_the_highest_binade_of_all_gradients() -> None:
+    """The largest gradient is that of a sample; all are counted by binade."""
+    for step, largest, below, *_ in table(lecture("loss-scaling")[1], "scales from").rows:
+        counts = sum(r.positive + r.negative for r in load_gradients().select(step=step) if r.kind.endswith("gradient"))
+        top = load_gradients().tensors[0].binades[counts > 0].max()
+        assert below == f"2^{top + 1}" and 2.0**top <= largest < 2.0 ** (top + 1)

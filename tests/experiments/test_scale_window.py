@@ -109,3 +109,15 @@ def test_refused(bad: dict[str, object]) -> None:
     with pytest.raises(InputError, match=rf"{next(iter(bad))}=.*Example: "):
         EXPERIMENT.run(session, **{**EXPERIMENT.defaults, **bad})
     assert not session.answers
+
+
+def test_what_is_said_of_windows() -> None:
+    none, same = run("scale-window", formats=["e4m3"]), run("scale-window", largest=1.0, smallest=1.0)
+    assert not any(f.startswith("In the window") for f in none.findings)
+    assert "cannot bring them together" in none.findings[-1]
+    assert not any("cannot bring them together" in f for f in same.findings)
+    (best,) = [f for f in lecture("scale-window")[1].findings if f.startswith("In the window")]
+    assert best.startswith("In the window of FP16 and BF16 no scale")
+    one, exact = np.float32(1e-10), 1e-10
+    errors = [abs(float(np.float16(one * np.float32(2.0**k))) * 2.0**-k - exact) for k in kept("fp16", 0.5, 1e-10)]
+    assert errors[-1] == min(errors)

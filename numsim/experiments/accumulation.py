@@ -42,6 +42,7 @@ _COUNTS = (4, 16, 64, 256, 512, 1024)  # micro-batches that a table shows beside
 _SIZES = tuple(float(f"{m}e{e}") for e in range(-12, 0) for m in (1, 2, 5))  # gradients whose division is forgotten
 _SHOWN = (1e-2, 1e-6, 1e-8, 1e-10)
 _COPIES = range(2, 17)
+_LITTLE = 0.02  # an error of a sum that hardly matters
 _POINTS = 500  # of a trace
 _EXAMPLE = 'numsim.experiments.run("accumulation", count=1000, tokens=(512, 64))'
 
@@ -84,7 +85,7 @@ def run(
     counts = [n for n in _COUNTS if n < count] + [count]
     tables = (
         Table(
-            f"{count} gradients of {gradient:g} in .grad, by how they are added",
+            f"{count} gradients of {gradient:g} in .grad, by how they are added (stochastic: one draw)",
             ("format", *(name for name, _ in _WAYS), "exact"),
             tuple(
                 (f.title, *(None if s is None else cell(s, 6) for s in sums[f].values()), cell(count * gradient, 6))
@@ -208,7 +209,18 @@ def _after(path: Floats, n: int, gradient: float) -> tuple[Any, str]:
 
 
 def _signed(error: float) -> str:
-    return f"{100 * error:+.2f} %"
+    """With a sign, if two decimals hold any of it."""
+    text = f"{100 * error:+.2f} %"
+    return text if float(text[:-1]) else "<0.01 %" if error else "0 %"
+
+
+def longer(factor: float) -> str:
+    """By what a step is longer, as pictures and findings say it.
+
+    >>> longer(4.0), longer(1.00001)
+    ('4 times as long', 'as long as ever')
+    """
+    return "as long as ever" if abs(factor - 1) < 1e-3 else f"{cell(factor, 4)} times as long"
 
 
 def _findings(
@@ -237,23 +249,28 @@ def _findings(
         others = {name: s for name, s in sums[f].items() if name != "plain" and s is not None}
         if others:
             said = [f"{name} {cell(s, 6)}" for name, s in others.items()]
-            found.append(f"The same {len(paths[f])} gradients in {f.title}, added otherwise: {listed(said)}.")
+            why = f"{gradient:g} is {cell(terms[f], 6)} in {f.title}, {cell(len(paths[f]) * terms[f], 6)} in all"
+            found.append(
+                f"The same {len(paths[f])} gradients in {f.title}, added otherwise: {listed(said)} ({why}; stochastic "
+                "is one draw of many)."
+            )
     few = [n for n in _COUNTS if n < 64]
     small = {
-        f: max(abs(p[n - 1] / (n * terms[f]) - 1) for n in few) for f, p in paths.items() if len(p) >= max(few)
+        f: max(abs(p[n - 1] / (n * gradient) - 1) for n in few) for f, p in paths.items() if len(p) >= max(few)
     }  # fmt: skip
     if small:
         said = [f"{percent(x)} in {f.title}" for f, x in small.items()]
         found.append(
-            f"A window of usual size hardly suffers: for {listed([str(n) for n in few])} micro-batches the sum is off "
-            f"by at most {listed(said)}."
+            f"Windows of usual size {'hardly suffer' if max(small.values()) < _LITTLE else 'suffer too'}: for "
+            f"{listed([str(n) for n in few])} micro-batches the sum is off by at most {listed(said)}, the rounding of "
+            "the gradient itself included."
         )
     if forgotten:
-        sizes = {name: [cell(x[_SIZES.index(g)], 4) for g in (1e-2, 1e-8)] for name, x in forgotten.items()}
+        sizes = {name: [longer(x[_SIZES.index(g)]) for g in (1e-2, 1e-8)] for name, x in forgotten.items()}
         found.append(
-            f"Without the division by {divisor} the step of SGD is {sizes['SGD'][0]} times as long at any size; that "
-            f"of AdamW {sizes['AdamW'][0]:g} times for gradients of 0.01, and {sizes['AdamW'][1]} times for gradients "
-            "of 1e-8, where its eps is as large."
+            f"Without the division by {divisor} the step of SGD is {sizes['SGD'][0]} at any size of gradients; that "
+            f"of AdamW is {sizes['AdamW'][0]} for gradients of 0.01, and {sizes['AdamW'][1]} for gradients of 1e-8, "
+            "where its eps is as large."
         )
     if paths:
         most, least = sum(tokens) / (len(tokens) * min(tokens)), sum(tokens) / (len(tokens) * max(tokens))

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from numsim.array import from_codes
 from numsim.codes import Codes, decode, ulp
+from numsim.experiments.block_units import fp32, power
 from numsim.experiments.experiment import (
     Experiment,
     Result,
@@ -32,7 +33,8 @@ Floats = npt.NDArray[np.float64]
 _CONSTANTS = ((1e-8, "eps"), (1e-7, "eps"), (0.9, "beta1"), (0.95, "beta2"), (0.999, "beta2"), (0.001, "1 - beta2"))
 _BETAS = (0.9, 0.95, 0.99, 0.999, 0.9999)
 _GRADIENTS = (0.0, 1e-4, 1e-3, 1e-2, 1.0)  # of the first step
-_DECAYS = tuple(float(f"{m}e{e}") for e in range(-5, -1) for m in (1, 1.5, 2, 3, 5, 7))  # lr * weight_decay
+_HALVES = tuple(2.0**-k for k in range(7, 17))  # the largest decay without effect is half a spacing below 1
+_DECAYS = tuple(sorted({*(float(f"{m}e{e}") for e in range(-5, -1) for m in (1, 1.5, 2, 3, 5, 7)), *_HALVES}))
 _SHOWN = (1e-5, 1e-4, 3e-4, 1e-3, 2e-3, 3e-3, 5e-3, 1e-2)
 _TIMES = 1000  # weight decays
 _POINTS = 250  # of a trace
@@ -158,15 +160,15 @@ class SecondMoment:
     def ask(cls, session: Session, format: Format, beta2: float, gradient: float) -> SecondMoment | None:
         v = _all_codes(format)
         g = decode(encode(gradient, format), format)
-        short = _cast(session, _fp32(beta2), format)  # foreach rounds the factor first
-        part = _mul(session, _mul(session, _fp32(1 - beta2), _fp32(g)), _fp32(g))
-        whole = _mul(session, _fp32(decode(v, format)), _fp32(beta2))
-        cut = None if short is None else _mul(session, _fp32(decode(v, format)), _fp32(decode(short, format)))
+        short = _cast(session, fp32(beta2), format)  # foreach rounds the factor first
+        part = _mul(session, _mul(session, fp32(1 - beta2), fp32(g)), fp32(g))
+        whole = _mul(session, fp32(decode(v, format)), fp32(beta2))
+        cut = None if short is None else _mul(session, fp32(decode(v, format)), fp32(decode(short, format)))
         grows, decays = {}, {}
         for order, product in (("single-tensor", whole), ("foreach", cut), ("fused", whole)):
             if product is None or part is None or (rounded := _cast(session, product, format)) is None:
                 return None
-            kept = product if order == "fused" else _fp32(decode(rounded, format))
+            kept = product if order == "fused" else fp32(decode(rounded, format))
             sums = session.ask(ask("add", [FP32, FP32], FP32, [kept, part]))
             grown = None if sums is None else _cast(session, sums, format)
             if grown is None:
@@ -191,10 +193,6 @@ def _all_codes(format: Format) -> Codes:
     return np.arange(format.sign_mask, dtype=np.asarray(encode(0.0, format)).dtype)
 
 
-def _fp32(values: Any) -> Codes:
-    return np.asarray(encode(np.asarray(values, np.float32), FP32))
-
-
 def _mul(session: Session, x: Codes | None, y: Codes) -> Codes | None:
     return None if x is None else session.ask(ask("mul", [FP32, FP32], FP32, [x, y]))
 
@@ -205,16 +203,16 @@ def _cast(session: Session, x: Codes | None, format: Format) -> Codes | None:
 
 def _first_moment_is_zero(session: Session, format: Format, beta2: float) -> float | None:
     """The largest gradient whose (1 - beta2) * g * g is zero in the format."""
-    g = _fp32(decode(_all_codes(format), format))
-    v = _cast(session, _mul(session, _mul(session, g, _fp32(1 - beta2)), g), format)
+    g = fp32(decode(_all_codes(format), format))
+    v = _cast(session, _mul(session, _mul(session, g, fp32(1 - beta2)), g), format)
     return None if v is None else float(decode(_all_codes(format), format)[int(np.count_nonzero(v == 0)) - 1])
 
 
 def _decays(session: Session, format: Format) -> Floats | None:
     """A weight of 1 after all decays, for each size of them."""
     weights = _all_codes(format)[: int(encode(1.0, format)) + 1]
-    factors = _fp32([1 - x for x in _DECAYS])
-    smaller = _cast(session, _mul(session, _fp32(decode(weights, format)), factors[:, None]), format)
+    factors = fp32([1 - x for x in _DECAYS])
+    smaller = _cast(session, _mul(session, fp32(decode(weights, format)), factors[:, None]), format)
     if smaller is None:
         return None
     w = np.full(len(_DECAYS), weights[-1])
@@ -255,15 +253,16 @@ def _findings(
         if not np.isfinite(tops).all() or not any(tops):
             found.append(f"In {f.title} {'v is 0 at every step' if not any(tops) else 'v overflows'}.")
         elif stuck:
-            v = ends[stuck[0]][steps]
-            above = float(ulp(encode(v, f), f))
-            below = above / 2 if np.frexp(v)[0] == 0.5 else above
+            why = {order: _kept(f, order, ends[order][steps], beta2) for order in stuck}
+            reasons = [f"{listed([o for o in stuck if why[o] == w])} {w}" for w in dict.fromkeys(why.values())]
             found.append(
                 f"In {f.title} v never decays ({listed(stuck)}): after {steps} gradients of 0 it is what it was. "
-                f"beta2 takes {(1 - beta2) * v:.2g} from {cell(v, 4)}, and the next number below is {below:.2g} away."
+                f"{'; '.join(reasons)}."
             )
         else:
-            found.append(f"In {f.title} v does decay, to {cell(min(v[-1] for v in ends.values()), 3)} or more.")
+            said = [f"{cell(v[-1], 3)} ({order})" for order, v in ends.items()]
+            exact = cell(_exact(beta2, gradient, steps, 2 * steps), 3)
+            found.append(f"In {f.title} v does decay, to {listed(said)}; exactly it would be {exact}.")
     rounded = [f"{cell(c[i], 6)} in {f.title}" for i in (0, 4) for f, c in constants.items()]
     if constants:
         half = len(constants)
@@ -288,7 +287,7 @@ def _findings(
         found.append(f"After the first step v is 0 for gradients up to {listed(zeros)}.")
     if decays:
         still = [
-            f"{max(x for x, w in zip(_DECAYS, d, strict=True) if w == 1):g} in {f.title}"
+            f"{power(max(x for x, w in zip(_DECAYS, d, strict=True) if w == 1))} in {f.title}"
             for f, d in decays.items()
             if (d == 1).any()
         ]
@@ -298,6 +297,16 @@ def _findings(
             if still else f"No weight decay tried here leaves a weight of 1 where it is in {_titles(decays)}."
         )  # fmt: skip
     return found
+
+
+def _kept(format: Format, order: str, v: float, beta2: float) -> str:
+    """Why v stays as it is, in an order of roundings."""
+    factor = float(decode(encode(beta2, format), format)) if order == "foreach" else beta2
+    if factor == 1:
+        return "casts beta2 to 1, which takes nothing"
+    above = float(ulp(encode(v, format), format))
+    below = above / 2 if np.frexp(v)[0] == 0.5 else above
+    return f"takes {(1 - factor) * v:.2g} from {cell(v, 4)}, and the next number below is {below:.2g} away"
 
 
 def _titles(formats: Mapping[Format, Any]) -> str:
@@ -321,7 +330,9 @@ EXPERIMENT = Experiment(
     why_wrong=(
         "BF16 holds 0.9933 to 3 digits, so its error should be small. But v gets there in steps of a thousandth, and "
         "at 0.5 BF16's numbers are 1/256 apart: a thousandth is less than half of that, and every addition is lost. "
-        "So is every multiplication by 0.999, which changes v by less than half a spacing at any size."
+        "So is every multiplication by 0.999, which changes v by less than half a spacing at any size. "
+        "That is torch's order single-tensor, one tensor after another, each result rounded; foreach, for lists of "
+        "tensors, rounds the constants too on a CPU; fused, one kernel, rounds only what it stores."
     ),
     explanation=(
         "An average with a beta near 1 changes by a small part of itself at each step, and a format whose numbers lie "

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from numsim.codes import Codes, decode
+from numsim.experiments.block_units import fp32, power
 from numsim.experiments.experiment import (
     Experiment,
     Result,
@@ -146,13 +147,13 @@ def clip(session: Session, format: Format, gradients: Any, max_norm: float) -> C
     lanes = np.ascontiguousarray(codes.reshape(-1, _LANES).T)
     parts = machine.ask("dot", [format, format], lanes, lanes)
     squares = machine.ask("sum", [FP32], parts)
-    norm = machine.fit(None if squares is None else _fp32(np.sqrt(decode(squares, FP32))))
-    bottom = machine.fit(machine.ask("add", [FP32, FP32], norm, _fp32(decode(encode(_EPS, format), format))))
-    inverse = machine.fit(machine.ask("div", [FP32, FP32], _fp32(1.0), bottom))
-    factor = machine.fit(machine.ask("mul", [FP32, FP32], inverse, _fp32(max_norm)))
+    norm = machine.fit(None if squares is None else fp32(np.sqrt(decode(squares, FP32))))
+    bottom = machine.fit(machine.ask("add", [FP32, FP32], norm, fp32(decode(encode(_EPS, format), format))))
+    inverse = machine.fit(machine.ask("div", [FP32, FP32], fp32(1.0), bottom))
+    factor = machine.fit(machine.ask("mul", [FP32, FP32], inverse, fp32(max_norm)))
     coefficient = None if factor is None else np.minimum(decode(factor, FP32), 1.0)  # NaN stays
-    wide = _fp32(decode(codes, format))
-    after = machine.fit(machine.ask("mul", [FP32, FP32], wide, None if coefficient is None else _fp32(coefficient)))
+    wide = fp32(decode(codes, format))
+    after = machine.fit(machine.ask("mul", [FP32, FP32], wide, None if coefficient is None else fp32(coefficient)))
     if after is None or norm is None or coefficient is None:
         return None
     values = decode(after, FP32)[: len(x)]
@@ -181,11 +182,7 @@ class _Machine:
         if codes is None or self.format == FP32:
             return codes
         rounded = self.session.ask(ask("cast", [FP32], self.format, [codes]))
-        return None if rounded is None else _fp32(decode(rounded, self.format))
-
-
-def _fp32(values: Any) -> Codes:
-    return np.asarray(encode(np.asarray(values, np.float32), FP32))
+        return None if rounded is None else fp32(decode(rounded, self.format))
 
 
 @dataclass(frozen=True)
@@ -217,7 +214,7 @@ def _lengths(session: Session, format: Format, max_norm: float) -> list[float] |
 def _of_norm(norm: float, seed: int) -> Floats:
     """FP32 numbers, nearly normal, brought to a norm."""
     drawn = normal(seed, (_COUNT,))
-    return np.asarray(decode(_fp32(drawn * (norm / _length(drawn))), FP32))
+    return np.asarray(decode(fp32(drawn * (norm / _length(drawn))), FP32))
 
 
 # --- what is computed: no machine has a scaler's protocol ------------------------------------------------------------
@@ -253,18 +250,6 @@ def _at_once(gradients: Floats, scale: float, max_norm: float) -> int:
 
 
 # --- words -----------------------------------------------------------------------------------------------------------
-def power(x: float) -> str:
-    """A number next to a power of two, as that.
-
-    >>> power(2.0**-16 * 0.999999), power(0.9999997), power(3e-6)
-    ('2^-16', '1', '3e-06')
-    """
-    exponent = round(math.log2(x)) if x > 0 else 0
-    if abs(x / 2.0**exponent - 1) > 1e-4:
-        return str(cell(x, 3))
-    return f"2^{exponent}" if exponent else "1"
-
-
 def _findings(
     order: _Order | None,
     scale: int,
@@ -278,15 +263,16 @@ def _findings(
     found = []
     if order:
         before, after = order.before[scale], order.after[scale]
+        part = power(before / order.intended)
         found.append(
             f"Clipped before the scale of 2^{scale} is taken off, the update has the length {cell(before, 4)}, "
-            f"{power(before / order.intended)} of the intended {cell(order.intended, 4)}; clipped after, "
+            f"{'all' if part == '1' else part} of the intended {cell(order.intended, 4)}; clipped after, "
             f"{cell(after, 6)}."
         )
         harmless = sum(x >= 0.999 * order.intended for x in order.before)
         found.append(
             f"Up to a loss scale of 2^{harmless - 1} the order does not matter here."
-            if harmless else "At every loss scale tried the order matters here."
+            if harmless > 1 else "Only without a scale does the order not matter here."
         )  # fmt: skip
         other = _at_once(gradients, 2.0**scale, max_norm)
         found.append(

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from numsim.codes import decode
 from numsim.data import load_gradients
+from numsim.experiments.block_units import clipped_means
 from numsim.experiments.experiment import (
     Experiment,
     Result,
@@ -22,7 +23,7 @@ from numsim.experiments.experiment import (
     listed,
     percent,
 )
-from numsim.formats import FP32
+from numsim.formats import FP32, Format
 from numsim.machines.question import ask
 from numsim.rounding import encode
 from numsim.scaling import DelayedScaling, replay_amaxes
@@ -64,8 +65,8 @@ def run(session: Session, *, history: int = 16, growth: float = 2.0, spike: floa
     e4m3 = {name: traces[name, "forward"] for name in recipes}
     tables = (
         Table(
-            f"E4M3 step by step, scale by the {long} or by the most recent amax",
-            ("step", "what", "amax", "limit: max", "recent", "clipped", "0: max", "recent"),
+            f"E4M3 step by step; M: scale by the {long}, R: by the most recent amax",
+            ("step", "what", "amax", "limit M", "limit R", "clipped M", "-> 0 M", "-> 0 R"),
             tuple(
                 (i, what, cell(steps.values[i], 5), *(cell(float(t["clip limit"][i]), 5) for t in e4m3.values()),
                  percent(e4m3[long]["share clipped"][i]),
@@ -74,7 +75,7 @@ def run(session: Session, *, history: int = 16, growth: float = 2.0, spike: floa
             ),
         ),
         Table(
-            f"Of {len(recorded['weight'])} real updates: steps that clip, binades of room; updates an inf freezes",
+            f"Of {len(recorded['weight'])} real updates: steps that clip, powers of 2 of room; updates inf freezes",
             ("scale by", *(column for name in _TENSORS for column in (name, "room")), "frozen"),
             tuple(
                 (_name(*key), *(x for clips, room, _ in fits.values() for x in (clips, room)), frozen[key])
@@ -220,6 +221,8 @@ def _findings(
         )
     else:
         found.append(f"The amax grows so slowly that none of the {_GROWING} steps clips: 464 still rounds to 448.")
+    meant = clipped_means(e for d in DIRECTIONS if isinstance(e := DelayedScaling().format(d).element, Format))
+    found[-1] += f" {meant}"
     lasting = [f"for {_times(_since(t, after), 'step')} by {name}" for name, t in ((long, e4m3), (short, recent))]
     found.append(
         f"The spike clips {percent(e4m3['share clipped'][spike])} of the numbers in E4M3. Then the limit is "
@@ -244,7 +247,7 @@ def _findings(
             for key in ends
             for clips, room, _ in [sweep[key]["grad_output"]]
         ]
-        found.append(f"Real gradients (grad_output, E5M2): {listed(said)} on average.")
+        found.append(f"Real gradients (grad_output, E5M2): {listed(said)} on average, a binade being a factor of 2.")
     never = [name for name in _TENSORS if not any(fits[name][0] for fits in sweep.values())]
     if never:
         most = max(fits[name][2] for fits in sweep.values() for name in never)
@@ -276,9 +279,10 @@ EXPERIMENT = Experiment(
     choices=("1", "15", "16", "for ever"),
     wrong_guess="1",
     why_wrong=(
-        "The step with the infinity passes, but its amax has gone into the history, and the largest of the history is "
-        "infinite until the entry has left it. The entry that leaves still counts in its last update, so it is 16 "
-        "updates and not 15; with the default history of 1024 it is 1024."
+        "The step with the infinity passes, but its amax (largest magnitude) has gone into the history, and the "
+        "largest of the history is infinite until the entry has left it. The entry that leaves still counts in its "
+        "last update, so it is 16 updates and not 15; with the default history of 1024 it is 1024. Below, the limit is "
+        "448 / scale, the largest number that the scale leaves room for, and -> 0 the share of numbers that becomes 0."
     ),
     explanation=(
         "Delayed scaling quantises a tensor with a scale made from the amaxes of earlier steps, so that it need not "
@@ -297,5 +301,5 @@ EXPERIMENT = Experiment(
     run=run,
     draw=_draw,
     against=("numpy", "ml_dtypes", "torch-cpu"),
-    full={"history": 64},
+    full={"spike": 4096.0},  # another history would have another answer
 )

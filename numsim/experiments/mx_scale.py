@@ -10,12 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from numsim.array import Array
 from numsim.blocks import RULES, BlockArray, BlockFormat, Codebook, get_block_format, list_block_formats
-from numsim.blocks.rules import tensor_level
 from numsim.codes import decode
 from numsim.data import load_gradients
 from numsim.errors import InputError, short
+from numsim.experiments.block_units import error, normals, percents, quantized
 from numsim.experiments.blocks import alike
 from numsim.experiments.experiment import (
     Experiment,
@@ -28,7 +27,6 @@ from numsim.experiments.experiment import (
     listed,
     percent,
 )
-from numsim.experiments.units import normal
 from numsim.formats import BF16, E8M0, FP32
 from numsim.machines.question import ask
 from numsim.random import check_seed
@@ -81,13 +79,22 @@ def run(
             ),
         ),
         Table(
-            "The largest number across a binade, amax = s x 2^E; RMS error of all numbers",
-            ("in", "rule", "clipped s", "worst", *data),
+            "Largest number of a block, amax = s x 2^E: where it is above the largest element",
+            ("element", "ends at", "rule", "above it for s", "worst error"),
             tuple(
-                (f.element.title, ", ".join(map(str.upper, same)), _clipped(curves[f][same[0]]),
-                 _percents(max(map(abs, curves[f][same[0]].errors))), *map(_percents, errors[f][same[0]]))
-                for f in curves
-                for same in together({r: (curves[f][r], e) for r, e in errors.get(f, {}).items() if r in curves[f]})
+                (f.element.title, cell(f.element_max), ", ".join(map(str.upper, same)), _above(by[same[0]]),
+                 percents(max(map(abs, by[same[0]].errors))))
+                for f, by in curves.items()
+                for same in together(by)
+            ),
+        ),
+        Table(
+            "RMS error of all numbers of the blocks, relative to their RMS",
+            ("element", "rule", *data),
+            tuple(
+                (f.element.title, ", ".join(map(str.upper, same)), *map(percents, by[same[0]]))
+                for f, by in errors.items()
+                for same in together(by)
             ),
         ),
         Table(
@@ -114,60 +121,6 @@ def run(
             "blocks": blocks,
         },
     )  # fmt: skip
-
-
-# --- what is shared with experiments on other block formats -----------------------------------------------------------
-def normals(seed: int, count: int) -> Floats:
-    """Nearly normal numbers of variance 1: sums of 48 uniform ones, exact before they are rounded to FP32."""
-    return np.asarray(normal(seed, (4, count)).sum(axis=0) / 2, np.float32)
-
-
-def in_blocks(x: Floats, format: BlockFormat) -> Floats:
-    """Numbers as rows of one block each; what does not fill a block is left out."""
-    assert format.block is not None
-    size = format.block[0]
-    return np.ascontiguousarray(x[: len(x) // size * size].reshape(-1, size))
-
-
-def quantized(session: Session, rows: Floats, format: BlockFormat) -> BlockArray | None:
-    """``blocks.quantize`` with a machine's casts and FP32 products; None where it has none. A row is a block.
-
-    Scales are the rule's. Products with a power of two are exact, and not asked; the look-up of a codebook rounds
-    nothing. Elements are clamped to the format's range before the cast, as torchao does it.
-    """
-    amax = np.abs(rows).max(axis=1, keepdims=True)
-    whole, back = tensor_level(amax, format)
-    multiplier, codes = RULES[format.rule].scales(amax, format, whole)
-    if format.scale == E8M0:
-        with np.errstate(all="ignore"):
-            scaled = rows * multiplier
-    else:
-        factors = np.broadcast_to(multiplier, rows.shape)
-        product = session.ask(ask("mul", [FP32, FP32], FP32, [rows.view(np.uint32), factors.view(np.uint32)]))
-        if product is None:
-            return None
-        scaled = product.view(np.float32)
-    element = format.element
-    if isinstance(element, Codebook):
-        elements = element.encode(scaled)
-    else:
-        most = np.float32(format.element_max)
-        cast = session.ask(ask("cast", [FP32], element, [np.clip(scaled, -most, most).view(np.uint32)]))
-        if cast is None:
-            return None
-        elements = cast
-    return BlockArray(elements, Array(codes, format.scale), format, tensor_scale=float(back))
-
-
-def error(session: Session, rows: Floats, format: BlockFormat) -> float | None:
-    """RMS of the error over RMS of the numbers."""
-    array = quantized(session, rows, format)
-    return None if array is None else relative(array.values, rows)
-
-
-def relative(values: npt.NDArray[np.float64], rows: Floats) -> float:
-    """RMS of the error over RMS of the numbers."""
-    return float(np.sqrt(np.sum((values - rows) ** 2) / np.sum(rows.astype(np.float64) ** 2)))
 
 
 # --- whole blocks -----------------------------------------------------------------------------------------------------
@@ -220,16 +173,17 @@ def _exponents(array: BlockArray) -> list[int]:
 
 
 class Curve(NamedTuple):
-    """A rule across a binade: how much higher the scale is than FLOOR's, what is clipped, relative errors of amax."""
+    """A rule across a binade: by how much the scale is above FLOOR's, the amax above its element; errors of amax."""
 
     up: list[int]
-    clipped: list[bool]
+    above: list[bool]
     errors: list[float]
 
 
 def _significands() -> npt.NDArray[np.float64]:
-    """From 1 on, and the last FP32 number below 2."""
-    return np.append(1 + np.arange(_GRID) / _GRID, 2 - 2.0**-23)
+    """From 1 to 2, and before each the last FP32 number: the largest errors are there, just below an edge."""
+    s = 1 + np.arange(_GRID) / _GRID
+    return np.sort([*s, *(s[1:] - 2.0**-23), 2 - 2.0**-23])
 
 
 def _curves(session: Session, format: BlockFormat) -> dict[str, Curve]:
@@ -238,8 +192,8 @@ def _curves(session: Session, format: BlockFormat) -> dict[str, Curve]:
     for r in _RULES:
         if (array := _alone(session, amaxes, replace(format, rule=r))) is not None:
             up = _exponents(array)
-            clipped = np.ldexp(amaxes, [-e for e in up]) > format.element_max
-            curves[r] = Curve(up, clipped.tolist(), (array.values[:, 0] / amaxes - 1).tolist())
+            above = np.ldexp(amaxes, [-e for e in up]) > format.element_max
+            curves[r] = Curve(up, above.tolist(), (array.values[:, 0] / amaxes - 1).tolist())
     return curves
 
 
@@ -271,13 +225,18 @@ def _through_bf16(session: Session, amaxes: Sequence[float]) -> list[tuple[float
 
 
 def _changed_by_bf16(session: Session) -> tuple[float, list[float]] | None:
-    """Of the amaxes of a binade the share whose scale BF16 changes; the first and the last of them."""
-    amaxes = 256 + np.arange(_FINE) * 256 / _FINE
-    quotient, narrow = _quotients(session, amaxes)
-    if quotient is None or narrow is None:
+    """Of the amaxes of a binade the share whose scale BF16 changes; the first and the last FP32 number of them."""
+
+    def other(amaxes: Any) -> Any:
+        quotient, narrow = _quotients(session, amaxes)
+        return None if quotient is None or narrow is None else amaxes[_up(quotient) != _up(narrow)]
+
+    step = 256 / _FINE
+    changed = other(256 + np.arange(_FINE) * step)
+    if changed is None or not len(changed):
         return None
-    other = amaxes[_up(quotient) != _up(narrow)]
-    return len(other) / _FINE, other[[0, -1]].tolist()
+    near = np.arange(0, step, 2.0**-15)  # all FP32 numbers between two of the grid
+    return len(changed) / _FINE, [x[i] for x, i in ((other(changed[0] - near), -1), (other(changed[-1] + near), -1))]
 
 
 # --- words ------------------------------------------------------------------------------------------------------------
@@ -306,33 +265,29 @@ def together(found: Mapping[str, Any]) -> list[list[str]]:
     return groups
 
 
-def clipped_range(clipped: Sequence[bool]) -> tuple[float, float] | None:
-    """The significands between which the largest number is clipped: the last one that is not, the next that is not."""
-    if not any(clipped):
+def above_range(above: Sequence[bool]) -> tuple[float, float] | None:
+    """The significands of an amax above its element: after the last one that is not, up to the next that is not."""
+    if not any(above):
         return None
     s = [*_significands().tolist(), 2.0]
-    first, last = clipped.index(True), len(clipped) - 1 - clipped[::-1].index(True)
+    first, last = above.index(True), len(above) - 1 - above[::-1].index(True)
     return s[first - 1], s[last + 1]
 
 
-def _clipped(curve: Curve) -> str:
-    found = clipped_range(curve.clipped)
+def _above(curve: Curve) -> str:
+    found = above_range(curve.above)
     return "-" if found is None else f"{found[0]:g}-{found[1]:g}"
 
 
 def _lost(curve: Curve) -> float:
-    """What clipping takes away at most."""
-    return -min(e for e, c in zip(curve.errors, curve.clipped, strict=True) if c)
+    """What an amax above its element loses at most."""
+    return -min(e for e, c in zip(curve.errors, curve.above, strict=True) if c)
 
 
 def _number(x: float) -> str:
     """Very small and large powers of two as such."""
     significand, exponent = math.frexp(x)
     return f"2^{exponent - 1}" if significand == 0.5 and not 1e-6 < x < 1e9 else str(cell(x))
-
-
-def _percents(share: float) -> str:
-    return f"{100 * share:.3g} %"
 
 
 def _more(shares: npt.NDArray[Any]) -> str:
@@ -351,32 +306,36 @@ def _findings(
     if single:
         backs = alike({r.upper(): cell(b.back[-1]) for r, b in single.items()})
         yield f"In MXFP8 (E4M3) a largest number of {cell(amax)} comes back as: {backs}."
-    clips = []
+    told = []
     for r in _RULES:
-        clipped = {f.title: c for f, by in curves.items() if r in by and any((c := by[r]).clipped)}
-        if clipped:
-            each = [f"{title} {_clipped(c)} (off by up to {_percents(_lost(c))})" for title, c in clipped.items()]
-            clips.append(f"by {r.upper()} in {', '.join(each)}")
-    if clips:
-        yield f"A largest number s x 2^E is clipped for s in: {'; '.join(clips)}."
-    safe = {f: [r for r, c in by.items() if not any(c.clipped)] for f, by in curves.items()}
+        above = {f.title: c for f, by in curves.items() if r in by and any((c := by[r]).above)}
+        if above:
+            each = [f"{title} {_above(c)} (off by up to {percents(_lost(c))})" for title, c in above.items()]
+            told.append(f"by {r.upper()} in {', '.join(each)}")
+    if told:
+        yield (
+            f"A largest number s x 2^E is scaled to above the largest element for s in: {'; '.join(told)}. Up to "
+            "half a step above it costs no more than any rounding does; delayed-scaling and recipes call clipped what "
+            "is beyond that."
+        )
+    safe = {f: [r for r, c in by.items() if not any(c.above)] for f, by in curves.items()}
     told = [
-        f"{f.title} {alike({r.upper(): _percents(max(map(abs, curves[f][r].errors))) for r in rules})}"
+        f"{f.title} {alike({r.upper(): percents(max(map(abs, curves[f][r].errors))) for r in rules})}"
         for f, rules in safe.items()
         if rules
     ]
     if told:
-        yield f"Where nothing is clipped, the largest number is off by its rounding, at most: {', '.join(told)}."
+        yield f"Where nothing is above it, the largest number is off by its rounding, at most: {', '.join(told)}."
     for f, errs in errors.items():
         least = np.min(list(errs.values()), axis=0)
         more = alike({r.upper(): _more(np.asarray(e) / least - 1) for r, e in errs.items()})
         yield f"{f.title}: the error of {listed(data)} lies above that of the best rule for each by: {more}."
-    if changed is not None and changed[0]:
+    if changed is not None:
         share, (first, last) = changed
         yield (
             f"Rounded to BF16 before it is rounded up, RCEIL's quotient gives another scale for {percent(share)} of "
-            f"the amaxes of a binade: from {first:g} to {last:g} half the right one, for BF16 has made a power of two "
-            "of what lies just above it."
+            f"the amaxes of a binade: from {cell(first)} to {cell(last)} half the right one, for BF16 has made a power "
+            "of two of what lies just above it."
         )
     infinite = np.array([np.inf], np.float32)
     bytes_ = alike({r.upper(): f"{RULES[r].scales(infinite, get_block_format(E4M3_BLOCKS), None).codes[0]:#x}"
@@ -399,24 +358,26 @@ EXPERIMENT = Experiment(
     choices=("480", "448", "512", "NaN"),
     wrong_guess="480",
     why_wrong=(
-        "A scale of 2 would do it: 480 / 2 = 240 is an E4M3 number, and RCEIL and CEIL choose that scale. FLOOR takes "
-        "the exponent of amax, 8, less that of the largest element, 448 = 1.75 x 2^8, also 8: the scale is 1, as if "
-        "elements went up to the end of the binade, and 480 saturates."
+        "A scale of 2 would do it: 480 / 2 = 240 is an E4M3 number. FLOOR takes the exponent of amax (the largest "
+        "magnitude of the block), 8, less that of the largest element, 448 = 1.75 x 2^8, also 8: the scale is 1, as if "
+        "elements went up to the next power of two, and 480 becomes the largest. Other rules: CEIL rounds amax up to a "
+        "power of two before; EVEN rounds it to the element's precision first; RCEIL takes the least power of two with "
+        "which amax is not above the largest element; TE, Transformer Engine's, does the same."
     ),
     explanation=(
-        "A scale that is a power of two cannot put every amax on the largest element: FLOOR clips the amaxes above it, "
-        "CEIL and RCEIL move up a power of two, and EVEN rounds amax to the element's precision first, so that it "
-        "clips less than FLOOR. "
+        "A scale that is a power of two cannot put every amax on the largest element: FLOOR cuts the amaxes above it, "
+        "CEIL and RCEIL move up a power of two, and EVEN, which rounds amax to the element's precision first, cuts "
+        "less than FLOOR. "
         "Twice the scale costs the large numbers nothing, for the spacing of floating-point numbers grows with them, "
-        "but one binade of small numbers goes under the least element; so next to nothing is lost where elements "
-        "have many binades (E4M3), and much where they have few (E2M1). "
+        "but one binade (from a power of two to the next) of small numbers goes under the least element; so next to "
+        "nothing is lost where elements have many binades (E4M3), and much where they have few (E2M1). "
         "No rule is the best everywhere, and which one is taken matters less than a fraction bit more or less, which "
         "halves or doubles the error."
     ),
     sources=(
         "OCP Microscaling Formats (MX) Specification 1.0 (2023), section 6.3: FLOOR",
         "pytorch/ao 36027d8, mx_tensor.py: FLOOR, CEIL, RCEIL, EVEN; pull request 4725: rounded twice through BF16",
-        "NVIDIA Transformer Engine d0067d0: TE's rule, as RCEIL but for infinities; pytorch/ao issue 2035 on defaults",
+        "NVIDIA Transformer Engine d0067d0: TE's rule, as RCEIL but for infinities",
         "data: numsim/data/README.md (E. Alpaydin, C. Kaynak, UCI digits, doi.org/10.24432/C50P49, CC BY 4.0)",
     ),
     defaults={

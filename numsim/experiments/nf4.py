@@ -11,9 +11,10 @@ import numpy.typing as npt
 
 from numsim.blocks import BlockFormat, Codebook, double_quantize, get_block_format
 from numsim.blocks.array import decode_elements
+from numsim.blocks.double_quant import BLOCK
 from numsim.data import load_gradients
+from numsim.experiments.block_units import error, in_blocks, normals, percents, quantized, relative
 from numsim.experiments.experiment import Experiment, Result, Session, Table, check_whole, listed, percent
-from numsim.experiments.mx_scale import error, in_blocks, normals, quantized, relative
 from numsim.experiments.units import uniform
 from numsim.formats import E2M1, FP32
 from numsim.random import check_seed
@@ -34,6 +35,7 @@ CODES = {
 }
 HARDWARE = {f.title: f for f in map(get_block_format, ("mxfp4", "nvfp4"))}
 DOUBLE = "NF4, double"
+_WEIGHTS = 7e9  # of the model whose bytes are told
 
 
 def run(session: Session, *, block: int = 64, values: int = 65_536, seed: int = 1) -> Result:
@@ -60,14 +62,14 @@ def run(session: Session, *, block: int = 64, values: int = 65_536, seed: int = 
         Table(
             f"RMS error relative to the weights: the same FP32 scale for each {block}",
             ("weights", *answered),
-            tuple((_described(kind), *(_size(errors[kind].get(name)) for name in answered)) for kind in errors),
+            tuple((_described(kind), *(percents(errors[kind].get(name)) for name in answered)) for kind in errors),
         ),
         Table(
             "Normal weights, by block size: bits a weight and error; double: scales in 8 bits",
             ("block", "bits", *answered, "bits, double", DOUBLE),
             tuple(
-                (size, _few(_bits("NF4", size)), *(_size(swept[_NORMAL][name].get(size)) for name in answered),
-                 _few(_bits(DOUBLE, size)), _size(swept[_NORMAL].get(DOUBLE, {}).get(size)))
+                (size, _few(_bits("NF4", size)), *(percents(swept[_NORMAL][name].get(size)) for name in answered),
+                 _few(_bits(DOUBLE, size)), percents(swept[_NORMAL].get(DOUBLE, {}).get(size)))
                 for size in sizes
             ),
         ),
@@ -75,7 +77,7 @@ def run(session: Session, *, block: int = 64, values: int = 65_536, seed: int = 
             "As they are used: bits a weight, and error by kind of weights",
             ("format", "block", "bits", *weights),
             tuple(
-                (name, size, _few(bits), *(_size(used[kind].get((name, size))) for kind in weights))
+                (name, size, _few(bits), *(percents(used[kind].get((name, size))) for kind in weights))
                 for name, size, bits in _USED
                 if (name, size) in used[_NORMAL]
             ),
@@ -132,13 +134,21 @@ def _density(weights: Floats, block: int) -> list[float]:
 # --- formats ----------------------------------------------------------------------------------------------------------
 def _bits(name: str, size: int) -> float:
     """Bits a weight: its code, and its part of the scale; double quantisation's as ``blocks.double_quant`` counts."""
-    return 4 + (8 + 32 / 256 if name == DOUBLE else 32) / size
+    f = replace((CODES | HARDWARE)["NF4" if name == DOUBLE else name], block=(size,))
+    if name != DOUBLE:
+        return f.bits_per_value
+    return f.element.bits + (f.bits_per_value - f.element.bits) * (8 + 32 / BLOCK) / 32
+
+
+def _gigabytes(bits: float) -> str:
+    """What the weights of a large model take."""
+    return f"{bits / 8 * _WEIGHTS / 1e9:.3g}"
 
 
 _USED = (
     ("NF4", 64, _bits("NF4", 64)), (DOUBLE, 64, _bits(DOUBLE, 64)), (DOUBLE, 16, _bits(DOUBLE, 16)),
     ("E2M1", 64, _bits("E2M1", 64)), ("INT4", 32, _bits("INT4", 32)),
-    *((name, f.block[0], f.bits_per_value) for name, f in HARDWARE.items() if f.block),
+    *((name, f.block[0], _bits(name, f.block[0])) for name, f in HARDWARE.items() if f.block),
 )  # fmt: skip
 
 
@@ -176,10 +186,6 @@ def _used(session: Session, weights: Floats) -> dict[tuple[str, int], float]:
 
 
 # --- words ------------------------------------------------------------------------------------------------------------
-def _size(error: float | None) -> str:
-    return "-" if error is None else f"{100 * error:.3g} %"
-
-
 def _few(bits: float) -> str:
     return f"{bits:.4g}"
 
@@ -199,7 +205,7 @@ def ranked(errors: Mapping[str, float]) -> str:
     >>> ranked({"NF4": 0.0912, "INT4": 0.07})
     'INT4 7 %, NF4 9.12 %'
     """
-    return ", ".join(f"{name} {_size(e)}" for name, e in sorted(errors.items(), key=lambda item: item[1]))
+    return ", ".join(f"{name} {percents(e)}" for name, e in sorted(errors.items(), key=lambda item: item[1]))
 
 
 def _findings(
@@ -225,11 +231,16 @@ def _findings(
                 f"better than NF4 are {listed(beaten)}" if beaten else "at no size is another of these codes better"
             )
             yield (
-                f"NF4 on {kind} weights is off by {_size(least)} in blocks of {small} and by {_size(most)} in blocks "
-                f"of {large}; {better}. Scales in 8 bits raise the error by at most {percent(dearer)} of itself."
+                f"NF4 on {kind} weights is off by {percents(least)} in blocks of {small} and by {percents(most)} in "
+                f"blocks of {large}; {better}. Scales in 8 bits raise the error by at most {percent(dearer)} of itself."
             )
-    bits = [f"{_few(_bits('NF4', b))} to {_few(_bits(DOUBLE, b))} in blocks of {b}" for b in (64, 16)]
-    yield f"Double quantisation takes NF4 from {listed(bits)} bits a weight, an FP32 offset for all not counted."
+    sizes = {b: (_bits("NF4", b), _bits(DOUBLE, b)) for b in (64, 16)}
+    bits = [f"{_few(plain)} to {_few(double)} in blocks of {b}" for b, (plain, double) in sizes.items()]
+    bytes_ = [f"{_gigabytes(plain)} to {_gigabytes(double)} GB" for plain, double in sizes.values()]
+    yield (
+        f"Double quantisation takes NF4 from {listed(bits)} bits a weight, an FP32 offset for all not counted: "
+        f"{_WEIGHTS / 1e9:g} billion weights from {listed(bytes_)} (BF16: {_gigabytes(16)} GB)."
+    )
     equal = {
         kind: {f"{name} (blocks of {b})": found[name, b] for name, b, bits in _USED
                if (name, b) in found and abs(bits - BITS) < 0.05}

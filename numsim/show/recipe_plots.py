@@ -45,17 +45,18 @@ def _lag(result: Result, style: str) -> tuple[str, Picture, str]:
     keys, *panels = figure.subplots(len(ratios), 1, height_ratios=ratios, sharex=True)
     keys.set_axis_off()
     high = max(np.log2(t["clip limit"]).max() for t in result.traces.values())
+    low = min(np.log2(t["amax"]).min() for t in result.traces.values())
+    part = (high - low) / 10
+    infinite = high + 1.5 * part  # above all numbers, at a tick of its own
     for axes, (name, trace) in zip(panels, result.traces.items(), strict=False):
-        amax_lines(axes, trace, high, size)
+        amax_lines(axes, trace, infinite, size)
         title = f"scale by the {name}{'' if name.startswith('max') else ' amax'}"
         axes.set_title(title, fontweight="normal", fontsize=size)
     top = panels[0]
     top.sharey(panels[1])
-    low = min(np.log2(t["amax"]).min() for t in result.traces.values())
-    part = (high - low) / 10
-    top.set_ylim(low - 2.6 * part, high + 3.6 * part)
+    top.set_ylim(low - 2.6 * part, high + 4.6 * part)
     for what in ("growth", "spike", "infinity"):
-        top.annotate(what, (story[what], high + 2.4 * part), ha="center", va="center")
+        top.annotate(what, (story[what], high + 3.5 * part), ha="center", va="center")
     long = next(iter(result.traces.values()))
     frozen = long.happened("frozen")
     y = float(np.log2(long["amax"][-1])) - 0.8 * part
@@ -63,8 +64,8 @@ def _lag(result: Result, style: str) -> tuple[str, Picture, str]:
     middle, words = (frozen[0] + frozen[-1] + 1) / 2, f"frozen, {_updates(len(frozen))}"
     top.text(middle, y - 0.3 * part, words, ha="center", va="top", color=ink(VERMILLION))
     for axes in panels[:2]:
-        places = range(0, int(high) + 2, 4 if high < 16 else 8)
-        ticks(axes.yaxis, places, [power(p) for p in places])
+        places = range(0, int(high) + 1, 4 if high < 16 else 8)
+        ticks(axes.yaxis, [*places, infinite], [*map(power, places), "inf"])
     panels[0].set_ylabel("magnitude")
     panels[1].set_ylabel("magnitude")
     if zeros:
@@ -74,7 +75,7 @@ def _lag(result: Result, style: str) -> tuple[str, Picture, str]:
             )
         panels[2].set_ylim(0, 150)
         ticks(panels[2].yaxis, [0, 50, 100], ["0 %", "50 %", "100 %"])
-        panels[2].set_ylabel("become 0")
+        panels[2].set_ylabel("zeros")
         panels[2].legend(loc="upper right", frameon=False, ncols=2, borderaxespad=0)
     panels[-1].set_xlabel("step")
     panels[-1].set_xlim(-1, len(long))
@@ -86,7 +87,10 @@ def _lag(result: Result, style: str) -> tuple[str, Picture, str]:
         f"One infinity keeps the scale for {_updates(len(frozen))} with the {name}, for "
         f"{len(result.traces[other].happened('frozen'))} with the most recent amax{grows}"
     )
-    below = "E4M3. Limit: 448 / scale; the scale is made from the steps before. Real gradients, times a made-up amax."
+    below = (
+        "E4M3. Limit: 448 / scale, which is made from the steps before; zeros: what becomes 0. Real gradients, times a "
+        "made-up amax."
+    )
     headline(figure, finding, below)
     clips = [f"{len(t.happened('clipped'))} with the {n}" for n, t in result.traces.items()]
     alt = (

@@ -68,17 +68,17 @@ def _binade(result: Result, style: str) -> tuple[str, Picture, str]:
     for column, title in enumerate(titles):
         for row, group in enumerate(groups):
             axes, curve = grid[row][column], curves[title][group[0]]
-            errors, up, clipped = 100 * np.array(curve["errors"]), np.array(curve["up"]), np.array(curve["clipped"])
+            errors, up, above = 100 * np.array(curve["errors"]), np.array(curve["up"]), np.array(curve["above"])
             axes.axhline(0, color=PALE, linewidth=1, zorder=0)
             for here, color, line, wide in (
-                ((up == 0) & ~clipped, BLUE, "-", 0.19),
-                ((up > 0) & ~clipped, ORANGE, (0, (3, 1)), 0.19),
-                (clipped, VERMILLION, "-", 0.4),
+                ((up == 0) & ~above, BLUE, "-", 0.19),
+                ((up > 0) & ~above, ORANGE, (0, (3, 1)), 0.19),
+                (above, VERMILLION, "-", 0.4),
             ):
                 axes.plot(s, np.where(here, errors, np.nan), color=color, linestyle=line,
                           linewidth=wide * type_size(style))  # fmt: skip
-            if clipped.any():
-                said, color = _minus(f"clipped, {errors[clipped].min():.3g} %"), VERMILLION
+            if above.any():
+                said, color = _minus(f"thick: above the largest element, {errors[above].min():.3g} %"), VERMILLION
             else:
                 said, color = ("dashed: twice FLOOR's scale", ORANGE) if (up > 0).any() else ("", BLUE)
             axes.text(0.99, 0.99, said, transform=axes.transAxes, ha="right", va="top", color=ink(color))
@@ -94,14 +94,14 @@ def _binade(result: Result, style: str) -> tuple[str, Picture, str]:
         places = [i * step for i in range(-int(bound / step), int(bound / step) + 1)]
         ticks(grid[0][column].yaxis, places, [_minus(f"{p:+d} %") if p else "0" for p in places])
         ticks(grid[-1][column].xaxis, [1, 1.25, 1.5, 1.75, 2], ["1", "1.25", "1.5", "1.75", "2"])
-        grid[-1][column].set_xlabel("amax / 2^E")
+        grid[-1][column].set_xlabel("amax / 2$^{E}$")
     floor = {t: -100 * min(curves[t]["floor"]["errors"]) for t in titles if "floor" in curves[t]}
-    never = _upper([r for r in rules if not any(any(curves[t][r]["clipped"]) for t in titles)])
+    never = _upper([r for r in rules if not any(any(curves[t][r]["above"]) for t in titles)])
     finding = "The largest number of a block under each scale rule"
     if floor:
         lost = listed([f"{x:.3g} % in {t}" for t, x in floor.items()])
         finding = f"FLOOR takes up to {lost} off the largest number of a block"
-        finding += f"; {never} clip nothing" if never else ""
+        finding += f"; {never} keep it within the elements" if never else ""
     below = (
         "Error of the largest number of a block across one binade. The saw is the rounding of the element, the same "
         "under either scale: twice the scale costs the largest number nothing."
@@ -232,7 +232,7 @@ def _bits(result: Result, style: str) -> tuple[str, Picture, str]:
             axes.plot(bits - 4, 100 * e, color=color, marker=marker, linestyle="none", label=name,
                       markersize=1.1 * type_size(style), markeredgecolor=BLACK, zorder=4)  # fmt: skip
         axes.set_title(f"{kind} weights", fontweight="normal")
-        axes.set_xlabel("bits a weight, scales included")
+        axes.set_xlabel("bits a weight: 4 + those for scales (log)")
         axes.set_xscale("log", base=2)
         places = [2.0**k for k in range(-8, 2)]
         ticks(axes.xaxis, places[1::2], [f"{4 + p:.4g}" for p in places[1::2]])

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from numsim.experiments.clipping import power as power_of
+from numsim.experiments.accumulation import longer
+from numsim.experiments.block_units import power as power_of
 from numsim.experiments.experiment import Result, cell, listed, percent
 from numsim.show.style import (
     BLACK,
@@ -163,8 +164,8 @@ def _forgotten_division(result: Result, style: str) -> tuple[str, Picture, str]:
     end_labels(axes, labels)
     sgd, adamw = (x[sizes.index(1e-2)] for x in series["factors"].values())
     finding = (
-        f"Without the division by {series['divisor']} SGD's step is {sgd:g} times as long, and AdamW's {adamw:.3f} "
-        "times, until gradients are as small as its eps"
+        f"Without the division by {series['divisor']} SGD's step is {longer(sgd)}, and AdamW's {longer(adamw)}, until "
+        "gradients are as small as its eps"
     )
     headline(
         figure, finding, "The first step of each optimizer, in FP32, over the step with the mean of the gradients."
@@ -309,7 +310,7 @@ def _weight_decay(result: Result, style: str) -> tuple[str, Picture, str]:
         shape, w = look(name, names), np.array(weights)
         axes.plot(sizes, w, color=shape.color, linestyle=shape.linestyle, marker=shape.marker, label=name)
         if (w == 1).any():
-            said.append(f"{name} up to {sizes[w == 1].max():g}")
+            said.append(f"{name} up to {power(round(math.log2(sizes[w == 1].max())))}")
     axes.set_xscale("log")
     ticks(axes.xaxis, [1e-5, 1e-4, 1e-3, 1e-2], ["10⁻⁵", "10⁻⁴", "10⁻³", "10⁻²"])
     axes.set_ylim(-0.03, 1.06)

@@ -46,7 +46,9 @@ def test_forgotten_division() -> None:
     for g, factor in zip(series["sizes"], series["factors"]["AdamW"], strict=True):
         assert factor == pytest.approx(4 * (g + 1e-8) / (4 * g + 1e-8), rel=1e-5)
     thirds = run("accumulation", divisor=3)
-    assert "of SGD is 3" in " ".join(thirds.findings) and "Without the division by 3" in " ".join(thirds.findings)
+    assert "of SGD is 3 times as long" in " ".join(thirds.findings) and "Without the division by 3" in " ".join(
+        thirds.findings
+    )
 
 
 def test_mean_of_means() -> None:
@@ -78,6 +80,26 @@ def test_other_parameters_other_sentences() -> None:
     many = run("accumulation", count=30_000, formats=["fp16"])
     assert many.series["stalls"]["FP16"] and many.answer == "32"
     assert run("accumulation", gradient=1.0, count=1000).answer == "256"
+
+
+def test_windows_of_usual_size() -> None:
+    """Off from the gradients as they are, as in the table: the larger of the errors for 4 and 16 of them."""
+    (small,) = [f for f in lecture("accumulation")[1].findings if "Windows of usual size" in f]
+    assert "hardly suffer" in small and "1.1 % in BF16, 0.021 % in FP16" in small
+    trail = sums(np.float16, 0.01, 16)
+    assert round(100 * max(abs(trail[3] / 0.04 - 1), abs(trail[15] / 0.16 - 1)), 3) == 0.021
+    (coarse,) = [f for f in run("accumulation", formats=["e5m2"]).findings if "Windows of usual size" in f]
+    assert "suffer too" in coarse and "hardly" not in coarse
+    cells = [c for row in table(lecture("accumulation")[1], "holds after").rows for c in row]
+    assert "<0.01 %" in cells and not {"-0.00 %", "+0.00 %"} & set(cells)
+
+
+def test_what_bf16_makes_of_the_gradient() -> None:
+    """2000 times 0.01 as BF16 has it is what FP32 adds up to."""
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    term = float(ml_dtypes.bfloat16(0.01))
+    (sentence,) = [f for f in lecture("accumulation")[1].findings if "added otherwise" in f]
+    assert f"0.01 is {term:.6g} in BF16, {2000 * term:.6g} in all" in sentence and "one draw" in sentence
 
 
 def test_only_what_was_answered() -> None:

@@ -94,6 +94,16 @@ def test_other_parameters_other_sentences() -> None:
     assert "In FP16 v is 0 at every step." in run("adam", formats=["fp16"], gradient=1e-4, steps=20).findings
 
 
+def test_why_v_never_decays() -> None:
+    """beta2 is 1 where foreach casts it; the largest decays without effect are powers of two, by other libraries."""
+    (bf16,) = [f for f in lecture("adam")[1].findings if "never decays" in f]
+    assert "foreach casts beta2 to 1" in bf16 and "single-tensor takes 0.0005 from 0.5" in bf16
+    (decay,) = [f for f in lecture("adam")[1].findings if "Weight decay leaves" in f]
+    assert decay.endswith("up to 2^-9 in BF16 and 2^-12 in FP16.")
+    least = np.nextafter(np.float32(2.0**-12), np.float32(1))
+    assert np.float16(np.float32(1) - np.float32(2.0**-12)) == 1 > np.float16(1 - float(least))
+
+
 def test_only_what_was_answered() -> None:
     assert lecture("adam", "numpy")[1].answer == "not answered by this machine"  # no BF16
     assert list(lecture("adam", "numpy")[1].traces) == ["FP16"]

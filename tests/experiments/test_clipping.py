@@ -82,6 +82,8 @@ def test_other_parameters_other_sentences() -> None:
     short = run("clipping", norm=0.01, count=1000)
     words = " ".join(short.findings)
     assert "Up to a loss scale of 2^6 the order does not matter" in words  # 0.01 * 2^6 < 1 < 0.01 * 2^7
+    assert run("clipping", norm=0.01, scale=1, count=1000).findings[0].count("all of the intended") == 1
+    assert "Only without a scale" in " ".join(lecture("clipping")[1].findings)
     assert short.answer != "2^-16" and float(short.answer) == pytest.approx(2**-16 / 0.01, rel=1e-2)
     assert "No gradient becomes 0" in words and "the others are harmless" in words  # the norm is 31623
     assert run("clipping", scale=3).answer == "2^-3"

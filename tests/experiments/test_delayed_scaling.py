@@ -9,7 +9,7 @@ import pytest
 
 from numsim.data import load_gradients
 from numsim.errors import InputError
-from numsim.experiments import delayed_scaling
+from numsim.experiments import delayed_scaling, get_experiment
 from numsim.experiments.delayed_scaling import story
 from numsim.scaling import DelayedScaling
 from tests.experiments.runs import lecture, run, table
@@ -81,6 +81,7 @@ def test_what_does_not_fail() -> None:
     assert "What does not fail: the amax of the weight" in found
     assert "4 of 4 steps clip, the amax at 2 times the limit" in found
     assert "for 16 steps by max of 16 and for 1 step by most recent" in found
+    assert "E4M3 (448) above 464 and E5M2 (57344) from 61440 on" in found
 
 
 def test_other_parameters_other_sentences() -> None:
@@ -91,6 +92,10 @@ def test_other_parameters_other_sentences() -> None:
     assert set(result.traces) == {"max of 4", "most recent"}
     fast = " ".join(run("delayed-scaling", history=1, growth=8.0).findings)
     assert "the amax at 8 times the limit" in fast
+
+
+def test_full_size_keeps_the_answer() -> None:
+    assert run("delayed-scaling", **get_experiment("delayed-scaling").full).answer == "16"
 
 
 def test_a_rule_without_the_oldest_entry_gives_another_answer(monkeypatch: pytest.MonkeyPatch) -> None:

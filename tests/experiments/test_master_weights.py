@@ -119,6 +119,8 @@ def test_network_on_the_digits() -> None:
     for way in ("FP16", "BF16, stochastic", "BF16, Kahan", "BF16, FP32 master"):
         assert abs(loss[f"{way}, {middle}"] - base) < 0.02
     assert size[f"FP16, {middle}"] < 0.1 and size[f"BF16, Kahan, {middle}"] < 0.001
+    rows = {row[:2]: row[4:] for row in table(lecture("master-weights")[1], "network").rows}
+    assert rows["BF16, stochastic", 0.0003] == (None, None) and None not in rows["BF16", 0.0003]
     # a tenth of the rate: FP16 fails too; ten times: neither does
     assert size["FP16, lr 3e-05"] > 0.7 and loss["FP16, lr 3e-05"] > loss["FP32, lr 3e-05"] + 0.04
     assert size["BF16, lr 0.003"] < 0.2 and abs(loss["BF16, lr 0.003"] - loss["FP32, lr 0.003"]) < 0.02

@@ -12,8 +12,9 @@ from numsim.blocks import RULES, get_block_format, quantize
 from numsim.data import load_gradients
 from numsim.errors import InputError, NumsimError
 from numsim.experiments import mx_scale
+from numsim.experiments.block_units import normals, quantized
 from numsim.experiments.experiment import Session
-from numsim.experiments.mx_scale import clipped_range, normals, quantized
+from numsim.experiments.mx_scale import above_range
 from numsim.experiments.nf4 import CODES, HARDWARE
 from numsim.formats import E8M0
 from numsim.machines import get_machine
@@ -81,8 +82,8 @@ def test_the_answer(amax: float) -> None:
 
 
 def test_the_table_of_torchao() -> None:
-    """Scale exponents and elements that were read off torchao for the specification: amax, then rule by rule."""
-    known = {  # exponent, element
+    """Scale exponents and elements as torchao's ``to_mx`` makes them (pytorch/ao 36027d8, mx_tensor.py), by rule."""
+    known = {  # amax: exponent, element
         "256": {"FLOOR": (0, 256), "RCEIL": (0, 256), "CEIL": (0, 256), "EVEN": (0, 256)},
         "447": {"FLOOR": (0, 448), "RCEIL": (0, 448), "CEIL": (1, 224), "EVEN": (0, 448)},
         "448": {"FLOOR": (0, 448), "RCEIL": (0, 448), "CEIL": (1, 224), "EVEN": (0, 448)},
@@ -112,19 +113,17 @@ def test_the_table_of_torchao() -> None:
 def test_a_binade(name: str, rule: str) -> None:
     series, element = lecture("mx-scale")[1].series, name[-5:-1]
     curve = series["curves"][name][rule]
-    assert len(series["significands"]) == 513
-    for s, up, clipped, error in zip(
-        series["significands"], curve["up"], curve["clipped"], curve["errors"], strict=True
-    ):
+    assert len(series["significands"]) == 1024
+    for s, up, above, error in zip(series["significands"], curve["up"], curve["above"], curve["errors"], strict=True):
         amax = Fraction(s) * 2 ** EMAX[element]
         e = exponent(amax, rule, element)
-        assert up == e and clipped == (amax / Fraction(2) ** e > GRIDS[element][-1])
+        assert up == e and above == (amax / Fraction(2) ** e > GRIDS[element][-1])
         assert error == back(float(amax), rule, element) / float(amax) - 1
 
 
-def test_where_the_largest_number_is_clipped() -> None:
+def test_where_the_largest_number_is_above_its_element() -> None:
     curves = lecture("mx-scale")[1].series["curves"]
-    ranges = {(t[-5:-1], r): clipped_range(c["clipped"]) for t, by in curves.items() for r, c in by.items()}
+    ranges = {(t[-5:-1], r): above_range(c["above"]) for t, by in curves.items() for r, c in by.items()}
     assert {key: ends for key, ends in ranges.items() if ends} == {
         ("E4M3", "floor"): (1.75, 2.0),
         ("E4M3", "even"): (1.75, 1.9375),
@@ -135,6 +134,11 @@ def test_where_the_largest_number_is_clipped() -> None:
     }
     worst = {t[-5:-1]: min(by["floor"]["errors"]) for t, by in curves.items()}
     assert {e: round(x, 6) for e, x in worst.items()} == {"E4M3": -0.125, "E2M3": -0.0625, "E2M1": -0.25}
+    # suprema, of which the last FP32 number before the edge falls short by one part in 2^23: (edge - top) / edge
+    for element, top, edge in (("E4M3", 1.75, 1.9375), ("E2M3", 1.875, 1.9375), ("E2M1", 1.5, 1.75)):
+        (even,) = [by["even"] for t, by in curves.items() if element in t]
+        assert min(e for e, a in zip(even["errors"], even["above"], strict=True) if a) == top / (edge - 2**-23) - 1
+    assert all(x in lecture("mx-scale")[1].findings[1] for x in ("9.68 %", "3.23 %", "14.3 %"))
     for by in curves.values():  # the same saw under either scale
         assert by["rceil"]["errors"] == by["ceil"]["errors"] == by["te"]["errors"]
 
@@ -188,7 +192,8 @@ def test_rounded_twice_through_bf16() -> None:
     changed = [x for x in amaxes if 1 < x / 448 <= 1 + Fraction(1, 256)]  # BF16's tie at 1 + 2^-8 goes down to 1
     (sentence,) = [f for f in lecture("mx-scale")[1].findings if "BF16" in f]
     assert f"{100 * len(changed) / 8192:.2g} %" in sentence
-    assert f"from {float(changed[0]):g} to {float(changed[-1]):g}" in sentence
+    # the first FP32 number above 448, and the tie: 448 (1 + 2^-8)
+    assert f"from 448.000031 to {float(448 * (1 + Fraction(1, 256))):g} half" in sentence
 
 
 def test_infinity() -> None:

@@ -11,7 +11,7 @@ from numsim.blocks import NF4_ELEMENT
 from numsim.data import load_gradients
 from numsim.errors import InputError
 from numsim.experiments import nf4
-from numsim.experiments.mx_scale import normals
+from numsim.experiments.block_units import normals
 from tests.experiments.runs import lecture, run, table
 from tests.experiments.test_mx_scale import Nobody
 
@@ -92,7 +92,9 @@ def test_bits() -> None:
 
     array = double_quantize(quantize(normals(1, 65_536).reshape(-1, 64), "nf4"))
     assert 8 * (array.nbytes - 4) / 65_536 == nf4._bits(nf4.DOUBLE, 64) == array.bits_per_value
-    assert any("4.5 to 4.127 in blocks of 64" in f for f in lecture("nf4")[1].findings)
+    (said,) = [f for f in lecture("nf4")[1].findings if "4.5 to 4.127 in blocks of 64" in f]
+    plain, double = (7e9 * bits / 8 / 1e9 for bits in (4.5, array.bits_per_value))
+    assert f"7 billion weights from {plain:.3g} to {double:.3g} GB" in said and "BF16: 14 GB" in said
 
 
 def test_what_is_said() -> None:

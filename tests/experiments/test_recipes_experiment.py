@@ -10,8 +10,10 @@ import pytest
 from numsim.blocks import get_block_format, hadamard, quantize, rules
 from numsim.data import load_gradients
 from numsim.errors import InputError
+from numsim.experiments.block_units import clips, quantized_operand, turn
 from numsim.experiments.experiment import Session
-from numsim.experiments.recipes import _WAYS, CONTENDERS, EXPERIMENT, OPERANDS, _operands, _planted, quantized
+from numsim.experiments.recipes import _WAYS, CONTENDERS, EXPERIMENT, OPERANDS, _operands, _planted
+from numsim.formats import get_format
 from numsim.machines import get_machine
 from numsim.scaling import DelayedScaling, list_recipes, quantize_operand
 from tests.experiments.runs import lecture, run, table
@@ -37,7 +39,7 @@ def filled(x: Any, format: Any) -> Any:
 def test_questions_give_what_recipes_give(recipe: str, operand: str) -> None:
     made = _operands(recipe)[1][operand]
     x, format = tensor(operand), get_block_format(made.format)
-    kept = quantized(Session(get_machine("emulated")), made, x, seed=7)
+    kept = quantized_operand(Session(get_machine("emulated")), made, x, seed=7)
     whole, options = filled(x, format), {}
     if recipe == "te-delayed":
         settings = DelayedScaling()
@@ -53,7 +55,7 @@ def test_questions_give_what_recipes_give(recipe: str, operand: str) -> None:
 @pytest.mark.parametrize("way", _WAYS)
 def test_ways_of_nvfp4_give_what_the_library_gives(way: str) -> None:
     x = np.ascontiguousarray(tensor("grad_output").T)
-    kept = quantized(Session(get_machine("emulated")), _WAYS[way], x, seed=7)
+    kept = quantized_operand(Session(get_machine("emulated")), _WAYS[way], x, seed=7)
     seed = 7 if _WAYS[way].rounding == "stochastic" else None
     values = _WAYS[way].quantize(x, seed=seed).values
     assert kept is not None and kept.values is not None
@@ -105,7 +107,7 @@ def test_without_any_scale_the_wrong_guess_is_right(monkeypatch: pytest.MonkeyPa
     assert result.answer == EXPERIMENT.wrong_guess and result.series["contenders"]["E4M3"]["zero"] > 0.98
 
 
-# --- blocks whose scale is 0, saturation, the outlier ----------------------------------------------------------------
+# --- blocks whose scale is 0, clipping, the outlier ----------------------------------------------------------------
 def test_blocks_of_nvfp4_without_a_scale() -> None:
     x = tensor("grad_output")
     blocks = x.reshape(-1, 16)
@@ -118,17 +120,29 @@ def test_blocks_of_nvfp4_without_a_scale() -> None:
     wanted = np.abs(scaled).max(axis=1) * (448 / np.abs(x).max())
     scaled = np.abs(scaled).T * (448 / np.abs(x).max())
     saturated = scaled / quantize(wanted, "fp8_tensor", multiplier=1.0).values * 6 > 7
-    assert loss["saturated"] == pytest.approx(np.count_nonzero(saturated) / np.count_nonzero(x)) and saturated.any()
+    assert loss["clipped"] == pytest.approx(np.count_nonzero(saturated) / np.count_nonzero(x)) and saturated.any()
 
 
-def test_saturation_of_mxfp8_by_hand() -> None:
+def test_clipped_in_mxfp8_by_hand() -> None:
     x = tensor("input").reshape(-1, 32).astype(float)
     amax = np.abs(x).max(axis=1, keepdims=True)
     scale = 2.0 ** (np.floor(np.log2(np.where(amax > 0, amax, 1))) - 8)
     share = np.mean((np.abs(x) > 464 * scale)[x != 0])
     plain = lecture("recipes")[1].series["plain"]
-    assert plain["mxfp8"]["input"]["saturated"] == pytest.approx(share) and share > 0
-    assert plain["te-mxfp8"]["input"]["saturated"] == 0
+    assert plain["mxfp8"]["input"]["clipped"] == pytest.approx(share) and share > 0
+    assert plain["te-mxfp8"]["input"]["clipped"] == 0
+
+
+@pytest.mark.parametrize("name", ["e4m3", "e5m2", "e2m1", "e2m3", "e3m2"])
+def test_clipped_is_what_rounding_takes_beyond(name: str) -> None:
+    """As rounding itself says it, in formats with room above: the numbers next to the tie, and the tie."""
+    format = get_format(name)
+    tie = turn(format)
+    step = 2 * (tie - float(format.max))
+    for x in (np.nextafter(tie, 0), tie, np.nextafter(tie, np.inf)):
+        # half a step is no tie any more for the even code
+        beyond = round(x / step) * step > float(format.max)
+        assert clips(np.array([x, -x]), format).tolist() == [beyond, beyond]
 
 
 def test_outlier() -> None:
@@ -173,6 +187,12 @@ def test_other_parameters_other_sentences() -> None:
 def test_seed() -> None:
     first, second = (run("recipes", recipes=["te-nvfp4"], draws=2, seed=s).tables[2].rows for s in (1, 2**64 - 1))
     assert first[0] == second[0] and first[1] != second[1]
+
+
+def test_what_is_clipped_is_said() -> None:
+    (sentence,) = [f for f in lecture("recipes")[1].findings if "are clipped" in f]
+    assert "mxfp8 0.9 %" in sentence and "E4M3 (448) above 464" in sentence and "E2M1 (6) from 7 on" in sentence
+    assert "clipped: none" in " ".join(run("recipes", recipes=["te-mxfp8"], draws=2).findings)
 
 
 def test_machines_without_casts() -> None:

@@ -78,7 +78,7 @@ def _binade(result: Result, style: str) -> tuple[str, Picture, str]:
                 axes.plot(s, np.where(here, errors, np.nan), color=color, linestyle=line,
                           linewidth=wide * type_size(style))  # fmt: skip
             if above.any():
-                said, color = _minus(f"thick: above the largest element, {errors[above].min():.3g} %"), VERMILLION
+                said, color = _minus(f"thick: cut off, {errors[above].min():.3g} %"), VERMILLION
             else:
                 said, color = ("dashed: twice FLOOR's scale", ORANGE) if (up > 0).any() else ("", BLUE)
             axes.text(0.99, 0.99, said, transform=axes.transAxes, ha="right", va="top", color=ink(color))
@@ -103,8 +103,8 @@ def _binade(result: Result, style: str) -> tuple[str, Picture, str]:
         finding = f"FLOOR takes up to {lost} off the largest number of a block"
         finding += f"; {never} keep it within the elements" if never else ""
     below = (
-        "Error of the largest number of a block across one binade. The saw is the rounding of the element, the same "
-        "under either scale: twice the scale costs the largest number nothing."
+        "Error of the largest number of a block across one binade; cut off: above the largest element. The saw is "
+        "the rounding of the element, the same under either scale: twice the scale costs the largest number nothing."
     )
     headline(figure, finding, below)
     return "mx-scale", figure, f"{finding}. Line charts of the error of amax over a binade, a row for each rule."

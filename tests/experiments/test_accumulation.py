@@ -9,6 +9,7 @@ import pytest
 
 from numsim.errors import InputError
 from tests.experiments.runs import lecture, run, table
+from tests.experiments.test_mx_scale import Nobody
 
 
 def sums(dtype: type, term: float, count: int) -> list[float]:
@@ -118,7 +119,7 @@ def test_only_what_was_answered() -> None:
 )  # fmt: skip
 def test_refused(bad: dict[str, object]) -> None:
     with pytest.raises(InputError, match=rf"{next(iter(bad))}=.*Example: "):
-        run("accumulation", **bad)
+        run("accumulation", Nobody(), **bad)
 
 
 def test_a_gradient_that_is_zero_in_the_format() -> None:

@@ -10,6 +10,7 @@ import pytest
 from numsim.errors import InputError
 from numsim.optimizers import Adam, AdamW
 from tests.experiments.runs import lecture, run, table
+from tests.experiments.test_mx_scale import Nobody
 
 
 def rows(words: str) -> dict[tuple[object, object], tuple[object, ...]]:
@@ -121,4 +122,4 @@ def test_only_what_was_answered() -> None:
 )  # fmt: skip
 def test_refused(bad: dict[str, object]) -> None:
     with pytest.raises(InputError, match=rf"{next(iter(bad))}=.*Example: "):
-        run("adam", **bad)
+        run("adam", Nobody(), **bad)

@@ -12,6 +12,7 @@ from numsim.formats import get_format
 from numsim.machines import get_machine
 from numsim.optimizers import clip_grad_norm
 from tests.experiments.runs import lecture, run, table
+from tests.experiments.test_mx_scale import Nobody
 
 
 def gradients() -> dict[str, np.ndarray]:
@@ -104,9 +105,9 @@ def test_only_what_was_answered() -> None:
     "bad",
     [
         {"norm": 0.0}, {"max_norm": -1.0}, {"max_norm": float("inf")}, {"scale": 0}, {"scale": 25}, {"scale": 1.5},
-        {"formats": ["e4m3"]}, {"formats": ["fp64"]}, {"count": 7}, {"size": 1e5},
+        {"formats": ["e4m3"]}, {"formats": ["fp64"]}, {"count": 7}, {"size": 1e5}, {"size": float("nan")},
     ],
 )  # fmt: skip
 def test_refused(bad: dict[str, object]) -> None:
     with pytest.raises(InputError, match=rf"{next(iter(bad))}=.*Example: "):
-        run("clipping", **bad)
+        run("clipping", Nobody(), **bad)

@@ -13,6 +13,7 @@ from numsim.experiments import delayed_scaling, get_experiment
 from numsim.experiments.delayed_scaling import story
 from numsim.scaling import DelayedScaling
 from tests.experiments.runs import lecture, run, table
+from tests.experiments.test_mx_scale import Nobody
 
 
 def scales(amaxes: Any, history: int, algo: str, fp8_max: float) -> list[float]:
@@ -120,13 +121,6 @@ def test_machines_without_casts_or_divisions() -> None:
     assert all(row[2] is None and row[1] > 0 for row in rows)
 
 
-class Unasked:
-    name = "unasked"
-
-    def can(self, question: object = None) -> None:
-        raise AssertionError("asked before the parameters were checked")
-
-
 @pytest.mark.parametrize(
     "bad",
     [
@@ -143,4 +137,4 @@ class Unasked:
 )
 def test_bad_parameters(bad: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=rf"{next(iter(bad))}=.*Example: numsim\.experiments\.run"):
-        run("delayed-scaling", Unasked(), **bad)
+        run("delayed-scaling", Nobody(), **bad)

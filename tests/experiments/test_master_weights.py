@@ -9,6 +9,7 @@ from numsim.data import load_gradients
 from numsim.errors import InputError
 from numsim.optimizers import Adam, train_digits
 from tests.experiments.runs import lecture, run, table
+from tests.experiments.test_mx_scale import Nobody
 
 
 def paths(name: str, update: float) -> dict[str, list[float]]:
@@ -139,10 +140,17 @@ def test_trained_as_the_optimizers_train() -> None:
     assert lost[2] == float(f"{trace['loss'][-1]:.4g}")
 
 
-@pytest.mark.parametrize("bad", [{"learning_rate": 0.0}, {"learning_rate": "1"}, {"training_steps": 5}])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"learning_rate": 0.0}, {"learning_rate": "1"}, {"training_steps": 5}, {"updates": 0.1}, {"updates": []},
+        {"updates": [float("nan")]}, {"updates": ["0.1"]}, {"steps": 2}, {"steps": 100_000, "runs": 1000},
+        {"formats": ["fp32"]},
+    ],
+)  # fmt: skip
 def test_refused(bad: dict[str, object]) -> None:
     with pytest.raises(InputError, match=rf"{next(iter(bad))}=.*Example: "):
-        run("master-weights", **bad)
+        run("master-weights", Nobody(), **bad)
 
 
 def test_machines_that_have_one_format_say_so() -> None:

@@ -17,6 +17,7 @@ from numsim.formats import get_format
 from numsim.machines import get_machine
 from numsim.scaling import DelayedScaling, list_recipes, quantize_operand
 from tests.experiments.runs import lecture, run, table
+from tests.experiments.test_mx_scale import Nobody
 
 
 def tensor(name: str, step: int = 2000) -> Any:
@@ -204,13 +205,6 @@ def test_machines_without_casts() -> None:
     assert same["mxfp4"] == lecture("recipes")[1].series["plain"]["mxfp4"] and "te-nvfp4" not in same
 
 
-class Unasked:
-    name = "unasked"
-
-    def can(self, question: object = None) -> None:
-        raise AssertionError("asked before the parameters were checked")
-
-
 @pytest.mark.parametrize(
     "bad",
     [
@@ -228,9 +222,9 @@ class Unasked:
 )
 def test_bad_parameters(bad: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=rf"{next(iter(bad))}.*Example: numsim\.experiments\.run"):
-        run("recipes", Unasked(), **bad)
+        run("recipes", Nobody(), **bad)
     with pytest.raises(InputError, match="seed=-1"):
-        run("recipes", Unasked(), seed=-1)
+        run("recipes", Nobody(), seed=-1)
 
 
 def test_names() -> None:

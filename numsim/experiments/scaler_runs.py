@@ -79,15 +79,17 @@ def follow(scaler: Any, overflow: Overflows, steps: int) -> tuple[list[int], lis
 
 
 def played(session: Session | None, name: str, settings: dict[str, Any], found: Sequence[int]) -> Trace:
-    """The trace of a string of overflows; the scale of torch is the machine's, where one is asked and has it."""
-    trace = replay(get_scaler(name, **settings), list(found))
+    """The trace of a string of overflows; the scales of torch are the machine's, where one is asked and has them."""
+    scaler = get_scaler(name, **settings)
+    trace = replay(scaler, list(found))
     if name != "torch" or session is None:
         return trace
     codes = session.ask(ask("scaler", [FP32], FP32, [encode(found, FP32)], system=name, settings=settings))
     if codes is None:
         return trace
-    series = {**trace.series, "scale": from_codes(codes, FP32)}
-    return Trace(trace.title, trace.steps, series, trace.events, trace.about)
+    used = np.append(encode(scaler.initial().scale, FP32), codes[:-1])  # the scale after the step before
+    scales = {"scale used": from_codes(used, FP32), "scale": from_codes(codes, FP32)}
+    return Trace(trace.title, trace.steps, {**trace.series, **scales}, trace.events, trace.about)
 
 
 def overflows(trace: Trace) -> list[Event]:

@@ -14,7 +14,7 @@ from numsim.errors import InputError, short
 from numsim.formats import FP32
 from numsim.host import check_ieee
 from numsim.rounding import Policy, convert, encode
-from numsim.values import as_values
+from numsim.values import as_values, from_torch
 
 Floats = npt.NDArray[np.float32]
 
@@ -75,8 +75,7 @@ def as_fp32(values: Any) -> Floats:
     Raises ``InputError`` for what is no number, ``UnavailableError`` where the CPU flushes subnormal numbers.
     """
     check_ieee()
-    if type(values).__module__ == "torch":  # also what NumPy has no type for, and what has a gradient
-        values = values.detach().cpu().float().numpy()
+    values = from_torch(values)
     if type(values) is np.ndarray and values.dtype == np.float32:
         return values
     if isinstance(values, Array):

@@ -28,7 +28,7 @@ from numsim.traces import Trace
 
 Doubles = npt.NDArray[np.float64]
 _TRAIN = 1500  # images to learn from; the other 297 test
-_STEPS, _LAYERS, _WIDTH = 100_000, 9, 1024  # at most
+_STEPS, _LAYERS, _WIDTH = 100_000, 8, 1024  # at most
 _LN2 = math.log(2.0)
 _SHUFFLE, _ROUND = 1 << 32, 1 << 48  # where the random bits of batches and of stochastic rounding begin
 
@@ -68,17 +68,14 @@ def train_digits(
     if not isinstance(optimizer, Optimizer):
         raise InputError(f"optimizer={short(optimizer)}: an optimizer is needed. Example: train_digits(SGD(0.01))")
     try:
-        hidden = tuple(islice(hidden, _LAYERS))
+        hidden = tuple(islice(hidden, _LAYERS + 1))  # (it may have no end)
     except TypeError:
         raise InputError(
             f"hidden={short(hidden)}: the widths of hidden layers are needed. Example: hidden=(32,)"
         ) from None
-    limits = {
-        "steps": (steps, _STEPS),
-        "batch": (batch, _TRAIN),
-        "every": (every, steps),
-        "layers": (len(hidden) + 1, _LAYERS),
-    }
+    if len(hidden) > _LAYERS:
+        raise InputError(f"hidden={short(hidden)}: at most {_LAYERS} layers are allowed. Example: hidden=(32,)")
+    limits = {"steps": (steps, _STEPS), "batch": (batch, _TRAIN), "every": (every, steps)}
     limits |= {f"hidden[{i}]": (n, _WIDTH) for i, n in enumerate(hidden)}
     for name, (value, most) in limits.items():
         if type(value) is not int or not 1 <= value <= most:

@@ -225,13 +225,13 @@ class DelayedScaling:
                 history = history.copy()
                 history[0] = reduced
             if callable(algo):
-                amax = _number("amax_compute_algo", algo(history.copy()))
+                amax = _number("what amax_compute_algo returned", algo(history.copy()))
             else:
                 amax = history[0] if algo == "most_recent" else np.maximum.reduce(history)
             history = _rolled(history, history[0])
         if self.scaling_factor_compute_algo is not None:
             made = self.scaling_factor_compute_algo(amax, scale, fp8_max, self)
-            return amax, history, _number("scaling_factor_compute_algo", made)
+            return amax, history, _number("what scaling_factor_compute_algo returned", made)
         if 0 < amax < np.inf:
             if self.is_fused:
                 scale = F(fp8_max) * _power(-self.margin) / amax

@@ -227,8 +227,9 @@ def test_margin_fused_and_unfused():
     assert F(fused.scale).view(np.uint32) == ((123 + 127) << 23 | 0b11 << 21) and fused.scale == 0.4375 * 2.0**125
     recipe = DelayedScaling(10, fused=False)
     assert recipe.update(recipe.record(recipe.initial(), 2.0**-125)).scale == FLT_MAX
-    assert DelayedScaling(-126).update(DelayedState(1.0, [448.0])).scale == FLT_MAX  # 448 x 2^126 is infinite
-    recipe = DelayedScaling(-126, fused=False)
+    recipe = DelayedScaling(-126, amax_history_len=1)
+    assert recipe.update(DelayedState(1.0, [448.0])).scale == FLT_MAX  # 448 x 2^126 is infinite
+    recipe = DelayedScaling(-126, amax_history_len=1, fused=False)
     assert recipe.update(DelayedState(1.0, [448.0])).scale == 2.0**126
 
 

@@ -178,6 +178,28 @@ def test_long_strings_on_both(name):
     assert np.array_equal(got, wanted, equal_nan=True) and got.dtype == wanted.dtype
 
 
+CORNERS = [
+    ("openseq2seq", {"init_scale": 0.125, "growth_interval": 1}, "CC", [1.0, 2.0]),  # growths are floored, too
+    ("openseq2seq", {"init_scale": 0.125, "min_scale": 1.0, "growth_interval": 1}, "IC", [1.0, 2.0]),
+    ("openseq2seq", {"max_scale": 1e39, "init_scale": 1e39, "scale_factor": 1e39}, "IC", [math.nan, math.nan]),
+    ("jmp", {"init_scale": 1e39, "scale_factor": 1e39}, "II", [math.nan, math.nan]),  # jnp.maximum keeps NaN
+    ("jmp", {"init_scale": 0.125, "growth_interval": 1}, "CI", [0.25, 1.0]),
+    ("flax", {"growth_interval": 2**63 - 1}, "CI", [65536.0, 32768.0]),
+    ("deepspeed", {"growth_interval": 2**63 - 1, "hysteresis": 2**63 - 1}, "CI", [65536.0, 65536.0]),
+    ("sharded", {"growth_interval": 2**63 - 1}, "CI", [65536.0, 32768.0]),
+]
+
+
+@needs_kernels
+@pytest.mark.parametrize(("name", "options", "string", "wanted"), CORNERS)
+def test_corners_on_both(name, options, string, wanted):
+    for which in ("kernel", "reference"):
+        with kernels.force(which):
+            got = replay_scales(get_scaler(name, **options), string)
+        assert np.array_equal(got, wanted, equal_nan=True), which
+    assert np.array_equal(replay(get_scaler(name, **options), string)["scale"], wanted, equal_nan=True)
+
+
 @needs_kernels
 def test_kernel_is_paired_and_leaves_the_rest():
     from numsim.kernels import scaling as fast

@@ -378,3 +378,23 @@ def test_sequence_of_scale_losses_in_fp16():
 def test_only_the_scaler_of_torch():
     with pytest.raises(numsim.errors.InputError, match="protocol"):
         GradScalerProtocol(8.0)
+
+
+def test_a_tracker_that_fails_after_the_scale():
+    """torch makes the scale first; it stays, and losses are scaled with it, though nothing can be updated."""
+    ours, theirs = GradScalerProtocol(GradScaler(8.0)), torch.amp.GradScaler("cpu", 8.0)
+    for scaler in (ours, theirs):
+        scaler.load_state_dict(scaler.state_dict() | {"_growth_tracker": 2**31})
+    loss, tensor = np.float32(0.5), torch.tensor(0.5)
+    got, wanted = both(lambda: ours.scale(loss), lambda: theirs.scale(tensor))
+    assert got == wanted and got[0] == "RuntimeError"
+    assert ours.scale(loss).item() == theirs.scale(tensor).item() == 4.0
+    for tracker in (2**31, 3):  # a tracker that is loaded later does not help
+        assert (
+            ours.state_dict() == theirs.state_dict() and ours.get_scale() == theirs.get_scale() and ours.state is None
+        )
+        for new_scale in (None, 4.0):
+            got, wanted = both(lambda x=new_scale: ours.update(x), lambda x=new_scale: theirs.update(x))
+            assert got == wanted and "_growth_tracker is None" in got[1]
+        for scaler in (ours, theirs):
+            scaler.load_state_dict(scaler.state_dict() | {"scale": 2.0, "_growth_tracker": tracker})

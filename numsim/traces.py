@@ -120,6 +120,10 @@ class Trace:
         object.__setattr__(self, "events", tuple(sorted(events, key=lambda e: e.step)))
         object.__setattr__(self, "about", MappingProxyType(about))
 
+    def __reduce__(self) -> Any:
+        """For pickle and deep copies, which know no read-only dicts."""
+        return type(self), (self.title, self.steps, dict(self.series), self.events, dict(self.about))
+
     def __len__(self) -> int:
         return int(self.steps.size)
 

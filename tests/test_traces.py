@@ -1,7 +1,9 @@
 """Series over steps: kept bit by bit, hostile ones refused. The trace of a sum: where additions stop counting."""
 
+import copy
 import hashlib
 import json
+import pickle
 
 import numpy as np
 import pytest
@@ -114,6 +116,14 @@ def test_events_stand_in_the_order_of_their_steps():
     assert [(e.step, e.kind) for e in trace.events] == [(1, "a"), (3, "b"), (3, "a")]
     assert trace.happened("a") == [1, 3] and trace.happened("c") == []
     assert type(trace.events[1].step) is int
+
+
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda trace: pickle.loads(pickle.dumps(trace))])
+def test_copies_are_as_good(again):
+    trace = again(a_trace())
+    assert trace.json == a_trace().json and trace.series["scale"].format == numsim.FP32
+    for numbers in (trace.steps, trace["amax"], trace.series["scale"].codes):
+        assert not numbers.flags.writeable
 
 
 VALUES = [0.0, -0.0, 5e-324, -1.7976931348623157e308, float("inf"), float("-inf"), float("nan"), 0.1, 2.0**53]

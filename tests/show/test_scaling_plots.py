@@ -45,3 +45,15 @@ def test_other_parameters_other_words(name: str, parameters: dict[str, object], 
     assert all(word in told for word in words), told
     for stem, figure, _ in pictures:
         check_texts(figure, stem)
+
+
+def test_words_beside_bars_stand_clear_of_the_dotted_line() -> None:
+    (_, figure, _) = list(get_experiment("blind-scaler").draw(lecture("blind-scaler")[1], "page"))[1]
+    starts = {t.get_text(): t.get_position()[0] for t in figure.axes[0].texts}
+    assert all(x < 100 or x > 128 for x in starts.values()) and len(starts) >= 4
+
+
+def test_stops_and_zeros_of_a_collapse_are_named_with_their_overflows() -> None:
+    ((_, figure, _),) = get_experiment("collapse").draw(lecture("collapse")[1], "page")
+    words = " ".join(" ".join(t.get_text().split()) for t in figure.axes[0].texts)
+    assert "zero: torch, sharded, keras after 166; apex-hysteresis after 167" in words

@@ -246,3 +246,12 @@ def test_findings_are_what_was_given():
 def test_refusals(call, words):
     with pytest.raises(ValueError, match=re.escape(words)):
         call()
+
+
+def test_kinds_are_told_apart_without_colour_and_the_grey_line_is_named():
+    marks = [plots._MARKS[kind][1] for kind in ("search", "probe", "fall", "growth", "skipped")]
+    assert len({mark["marker"] for mark in marks}) == len(marks)
+    _, figure, _ = plots.scale_plot({"torch": PROBING, "b$": PROBING}, below="W = 2.")
+    _, alone, _ = plots.scale_plot({"torch": PROBING}, below="W = 2.")
+    notes = [" ".join(t.get_text() for t in f.texts) for f in (figure, alone)]
+    assert "W = 2. Grey: torch." in notes[0] and "Grey" not in notes[1]

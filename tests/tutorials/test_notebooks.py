@@ -307,7 +307,7 @@ def test_pictures(notebook: tuple[str, Any, Any]) -> None:
         if version.findall(old) == version.findall(new):
             a, b = (image.imread(io.BytesIO(png), format="png") for png in (old, new))
             assert a.shape == b.shape, then.id
-            assert abs(a - b).mean() < 0.01, then.id
+            assert (abs(a - b) > 0.2).mean() < 5e-4, then.id  # a mark that has moved is seen, the edge of a letter not
 
 
 # --- guesses and exercises --------------------------------------------------------------------------------------------

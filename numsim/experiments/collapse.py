@@ -47,7 +47,7 @@ def run(
     answered = FP32 in steps
     tables = (
         Table(
-            "torch.amp.GradScaler: a clean step after so many overflows, scaled in FP32 or FP16",
+            "torch.amp.GradScaler: a clean step after so many overflows, in FP32 and FP16",
             ("after", "scale", "1 / scale", "scaled", "unscaled", "weight", "in FP16", "its weight"),
             tuple(_row(n, scales, steps) for n in (_milestones(scales, steps) if answered else [])),
         ),

@@ -41,22 +41,22 @@ def _lag(result: Result, style: str) -> tuple[str, Picture, str]:
     story = {what: int(step) for step, what in reversed(result.series["story"].items())}  # the first of a name
     zeros, size = result.series["zeros"], type_size(style)
     figure = new_picture(style, 0.8 if zeros else 0.62)
-    ratios = [0.01, 3, 3, 1.6] if zeros else [0.01, 3, 3]
+    ratios = [0.01, 3, 3, 1.5] if zeros else [0.01, 3, 3]
     keys, *panels = figure.subplots(len(ratios), 1, height_ratios=ratios, sharex=True)
     keys.set_axis_off()
     high = max(np.log2(t["clip limit"]).max() for t in result.traces.values())
     low = min(np.log2(t["amax"]).min() for t in result.traces.values())
     part = (high - low) / 10
-    infinite = high + 1.5 * part  # above all numbers, at a tick of its own
+    infinite = high + 2 * part  # above all numbers, at a tick of its own
     for axes, (name, trace) in zip(panels, result.traces.items(), strict=False):
         amax_lines(axes, trace, infinite, size)
         title = f"scale by the {name}{'' if name.startswith('max') else ' amax'}"
         axes.set_title(title, fontweight="normal", fontsize=size)
     top = panels[0]
     top.sharey(panels[1])
-    top.set_ylim(low - 2.6 * part, high + 4.6 * part)
+    top.set_ylim(low - 2.6 * part, high + 5.2 * part)
     for what in ("growth", "spike", "infinity"):
-        top.annotate(what, (story[what], high + 3.5 * part), ha="center", va="center")
+        top.annotate(what, (story[what], high + 4 * part), ha="center", va="center")
     long = next(iter(result.traces.values()))
     frozen = long.happened("frozen")
     y = float(np.log2(long["amax"][-1])) - 0.8 * part

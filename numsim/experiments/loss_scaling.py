@@ -343,10 +343,10 @@ EXPERIMENT = Experiment(
         "A fixed scale has to fit between gradients that become zero and gradients that overflow, and both ends move "
         "while a network learns. "
         "A dynamic scaler finds the upper end by running into it: it searches downwards at first, then probes after "
-        "every interval, and falls where gradients grow. "
+        "every interval, and falls where gradients grow (here they are real, but stand still between the recorded "
+        "steps, and overflow in a cast from FP32). "
         "A failure is told from that neither by the number of overflows nor by how many come in a row: after a real "
-        "fall the scale stays where it landed, after NaN it climbs back, and the unscaled gradient was NaN itself. "
-        "(The gradients are real, stand still between the recorded steps, and overflow in a cast from FP32.)"
+        "fall the scale stays where it landed, after NaN it climbs back, and the unscaled gradient was NaN itself."
     ),
     sources=(
         "P. Micikevicius et al., Mixed Precision Training, ICLR 2018, section 3.2",

@@ -35,7 +35,7 @@ def check_codes(codes: Any, format: Format) -> Codes:
     except (ValueError, OverflowError):
         raise InputError(f"codes {short(codes)}: a regular array of unsigned integers is needed. {example}") from None
     typed = isinstance(codes, (np.ndarray, np.generic))
-    if array.size and array.dtype.kind != "u" and (typed or array.dtype.kind != "i"):
+    if (array.size or array.dtype.kind == "c") and array.dtype.kind != "u" and (typed or array.dtype.kind != "i"):
         raise InputError(f"codes of dtype {array.dtype}: codes are unsigned integers. {example}")
     if array.dtype == code_dtype(format) and format.bits == 8 * array.itemsize:
         return array  # every code of the dtype is one of the format

@@ -324,3 +324,8 @@ def test_ml_dtypes_arrays_come_in_exactly(name):
     kept = ~oracle.is_nan(codes, spec)
     assert np.array_equal(again[kept], codes[kept])
     assert np.all(again[~kept] == spec.nan if spec.nan is not None else True)
+
+
+def test_empty_arrays_of_complex_numbers_are_no_codes():
+    with pytest.raises(InputError, match="complex128"):
+        numsim.decode(np.zeros(0, complex), "fp16")

@@ -151,7 +151,7 @@ def read_result(result: Any, what: str) -> dict[str, Any]:
     example = "Example: numsim check numsim-results/swamping.json"
     if not isinstance(result, dict) or "numsim_result" not in result:
         raise RecordError(f"{what} is no numsim result: it has no entry numsim_result. {example}")
-    if result["numsim_result"] != _LAYOUT:
+    if type(result["numsim_result"]) is not int or result["numsim_result"] != _LAYOUT:  # True is 1
         raise RecordError(
             f"{what} has layout {_short(result['numsim_result'])}; numsim {__version__} reads layout {_LAYOUT}."
         )

@@ -151,6 +151,7 @@ HOSTILE = {
 }
 WILD = {
     "layout": lambda d: d.update(numsim_result=2),
+    "layout that is true": lambda d: d.update(numsim_result=True),
     "layout that is a list": lambda d: d.update(numsim_result=[1] * 1000),
     "experiment": lambda d: d.update(experiment="../../etc/passwd"),
     "experiment that is a number": lambda d: d.update(experiment=7),

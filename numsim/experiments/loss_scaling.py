@@ -266,8 +266,8 @@ def _findings(
         probes = [e.step for e in overflows(healthy) if e.text.startswith("probe")]
         if len(probes) > 1:
             apart, often = Counter(b - a for a, b in itertools.pairwise(probes)).most_common(1)[0]
-            found.append(
-                f"Probes come on schedule, one step each: {often} of {len(probes) - 1} come {apart} steps after the "
+            found[-1] += (
+                f" Probes come on schedule, one step each: {often} of {len(probes) - 1} come {apart} steps after the "
                 "last one."
             )
         found += _told_apart(healthy, burst, broken, begins)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from numsim import kernels
 from numsim.blocks.rules import F, Floats
-from numsim.blocks.tiles import as_fp32
+from numsim.blocks.tiles import as_fp32, in_c_order
 from numsim.errors import InputError, short
 from numsim.formats import Format, get_format
 from numsim.random import bits, check_seed
@@ -69,7 +69,7 @@ def hadamard(
     output : the format that results are rounded to, e.g. "bf16".
 
     Returns float32. Raises ``InputError`` for other shapes and masks.
-    Cost: one to two copies of the array.
+    Cost: some four copies of the array.
     Source: NVIDIA Transformer Engine d0067d0, nvfp4_tensor.py.
 
     >>> hadamard([[0.0] * 3 + [64.0] + [0.0] * 12])[0, :4], hadamard(hadamard(np.arange(16.0)), inverse=True)[:4]
@@ -81,8 +81,10 @@ def hadamard(
                          "Example: numsim.blocks.hadamard(numpy.ones((4, 32)), axis=-1)")  # fmt: skip
     if not is_whole(signs) or not 0 <= signs < 1 << SIZE:
         raise InputError(f"signs={short(signs)}: 16 bits are needed. Example: signs=numsim.blocks.random_signs(7)")
+    if not isinstance(inverse, (bool, np.bool_)):
+        raise InputError(f"inverse={short(inverse)}: True or False is needed. Example: inverse=True")
     before, length, after = math.prod(x.shape[:axis]), x.shape[axis], math.prod(x.shape[axis:][1:])
-    sixteens = np.ascontiguousarray(x).reshape(before * length // SIZE, SIZE, after)
+    sixteens = in_c_order(x).reshape(before * length // SIZE, SIZE, after)
     format, room = get_format(output), sys.modules[__name__]
     if x.size and kernels.suit(np.float32, format) and kernels.use(4 * x.size):
         from numsim.kernels import blocks_hadamard as room

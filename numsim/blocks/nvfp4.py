@@ -17,12 +17,12 @@ from numsim.blocks.array import BlockArray
 from numsim.blocks.array import amaxes as amaxes  # of this room, too
 from numsim.blocks.formats import BlockFormat, get_block_format
 from numsim.blocks.rules import FLT_MAX, UE4M3_VALUES, F, Floats
-from numsim.blocks.tiles import Tiles, as_fp32
+from numsim.blocks.tiles import Tiles, as_fp32, one_fp32
 from numsim.codes import decode
 from numsim.errors import InputError, check_choice, short
 from numsim.formats import E2M1, UE4M3
-from numsim.host import check_ieee
 from numsim.rounding import encode
+from numsim.values import is_whole
 
 
 # --- four over six ----------------------------------------------------------------------------------------------------
@@ -50,7 +50,7 @@ def four_over_six(
         from left to right; the 16 rows of a tile in pairs of rows 8, 4, 2 and 1 apart. Ties take 6.
     scale_max : 256 or 448.
 
-    Raises ``InputError`` for shapes that blocks do not fill. Cost: some ten copies of the array.
+    Raises ``InputError`` for shapes that blocks do not fill. Cost: ten to fifteen copies of the array.
     Source: Cook et al., Four Over Six, arXiv:2512.02010; Transformer Engine 124d874, quantize_4over6_nvfp4.cuh.
 
     >>> x = four_over_six([[1.0, 2.0, 3.0, 4.0] * 4, [1.0, 2.0, 3.0, 6.0] * 4])
@@ -59,7 +59,7 @@ def four_over_six(
     """
     format = _nvfp4(format)
     check_choice("error", error, ("mae", "mse"), 'error="mae"')
-    if scale_max not in (256, 448) or isinstance(scale_max, float):
+    if not _is_scale_max(scale_max):
         raise InputError(f"scale_max={short(scale_max)}: allowed are 256 and 448. Example: scale_max=256")
     x = as_fp32(values)
     tiles, room = Tiles(x.shape, format, axis), sys.modules[__name__]
@@ -133,15 +133,23 @@ def _error(difference: Floats, error: str, tile: bool) -> Floats:
 def nvfp4_alpha(amax_a: Any, amax_b: Any, *, scale_max: tuple[int, int] = (448, 448)) -> float:
     """What Transformer Engine multiplies an NVFP4 product by: amax_a amax_b / (6 6 448 448) in FP32.
 
-    Two rounded products with the FP32 reciprocal: not always the product of the two tensor scales.
+    Two rounded products with the FP32 reciprocal: not always the product of the two tensor scales. ``scale_max`` is 256
+    for a factor by four over six. Amaxes are rounded to FP32. Raises ``InputError`` for what is no number.
 
     >>> nvfp4_alpha(2688.0, 2688.0), nvfp4_alpha(1.0, 3.0) == float(np.float32(3 / 7225344))
     (1.0, True)
     """
-    check_ieee()
-    with np.errstate(over="ignore", under="ignore"):
+    example = "numsim.blocks.nvfp4_alpha(3.5, 120.0)"
+    a, b = (F(one_fp32(name, x, example)) for name, x in (("amax_a", amax_a), ("amax_b", amax_b)))
+    if not isinstance(scale_max, (tuple, list)) or len(scale_max) != 2 or not all(map(_is_scale_max, scale_max)):
+        raise InputError(f"scale_max={short(scale_max)}: two of 256 and 448. Example: scale_max=(256, 448)")
+    with np.errstate(all="ignore"):
         reciprocal = F(1.0 / (36.0 * scale_max[0] * scale_max[1]))
-        return float(F(amax_a) * F(amax_b) * reciprocal)
+        return float(a * b * reciprocal)
+
+
+def _is_scale_max(x: Any) -> bool:
+    return is_whole(x) and x in (256, 448)
 
 
 def _nvfp4(format: Any) -> BlockFormat:

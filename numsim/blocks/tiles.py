@@ -56,7 +56,7 @@ class Tiles:
         self.grid = (self.size[0] // self.rows, self.size[1] // self.columns)
 
     def matrix(self, x: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        return np.ascontiguousarray(x).reshape(self.size)
+        return in_c_order(x).reshape(self.size)
 
     def back(self, matrix: npt.NDArray[Any]) -> npt.NDArray[Any]:
         return matrix.reshape(self.shape)
@@ -67,6 +67,17 @@ class Tiles:
     def spread(self, scales: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """A number for each block, in the shape of the scales, repeated for each element of the matrix."""
         return scales.reshape(self.grid).repeat(self.rows, axis=0).repeat(self.columns, axis=1)
+
+
+def in_c_order(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The array, or a copy where it does not lie in C order; of a large matrix piece by piece, for the caches' sake."""
+    if x.flags.c_contiguous or x.ndim != 2 or x.size < 1 << 16:
+        return np.ascontiguousarray(x)
+    copy = np.empty(x.shape, x.dtype)
+    for i in range(0, x.shape[0], 64):
+        for j in range(0, x.shape[1], 256):
+            copy[i : i + 64, j : j + 256] = x[i : i + 64, j : j + 256]
+    return copy
 
 
 def as_fp32(values: Any) -> Floats:
@@ -84,3 +95,14 @@ def as_fp32(values: Any) -> Floats:
         as_values(values)  # refuses what is no number
         codes = np.asarray(encode(values, FP32))
     return codes.view(np.float32)
+
+
+def one_fp32(name: str, x: Any, example: str) -> float:
+    """A single number, rounded to FP32; refuses texts and truth values, which are mistakes here."""
+    try:
+        found = None if isinstance(x, (str, bytes, bool, np.bool_)) else as_fp32(x)
+    except InputError:
+        found = None
+    if found is None or found.shape or getattr(x, "dtype", None) == np.bool_:
+        raise InputError(f"{name}={short(x)}: a number is needed. Example: {example}")
+    return float(found)

@@ -1,13 +1,16 @@
 # mypy: allow-untyped-defs, allow-untyped-calls
-"""The fast twin of ``numsim.blocks.hadamard``: as many columns at a time as the nearest cache holds 16 times.
+"""The fast twin of ``numsim.blocks.hadamard``: as many columns at a time as the near caches hold 16 times.
 
-Sixteen rows of a buffer are added and subtracted in place, two rounds at a time (1 and 2 apart, then 4 and 8), rounded
-there, and written out. Every sum is the same FP32 sum of the same two numbers as in the reference.
+The first of four rounds goes from the numbers to a buffer, two stay there, the last one goes to the results, which are
+rounded where they are. Every sum is the same FP32 sum of the same two numbers as in the reference.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 
 from numsim import kernels
 from numsim.blocks.hadamard import butterflies as reference
@@ -19,8 +22,7 @@ from numsim.kernels._pool import LARGE, over_chunks
 from numsim.kernels._rounding_plan import LOOPS, prepare
 from numsim.rounding import Policy
 
-WIDTH = 1 << 9  # columns at a time (no loop knows this number: tests change it)
-_QUARTER = np.float32(0.25)
+WIDTH = 1 << 12  # columns at a time (no loop knows this number: tests change it)
 _nearest_even = LOOPS[32].nearest_even
 
 
@@ -30,66 +32,70 @@ def butterflies(x: Floats, signs: int, inverse: bool, format: Format) -> Floats:
     if not (prepared.quick and format.max_rank and kernels.fits_source(np.float32, format)):
         return reference(x, signs, inverse, format)
     out, (groups, _, width) = np.empty(x.size, np.float32), x.shape
-    numbers = np.require(x, requirements=("C", "A")).reshape(-1).view()
-    numbers.flags.writeable = False
-    units = -(-groups // WIDTH) if width == 1 else groups * -(-width // WIDTH)
+    numbers, words = _read_only(np.require(x, requirements=("C", "A")).reshape(-1)), out.view(np.uint32)
+    factors, ones = sign_factors(signs), np.ones(16, np.float32)
+    before, after = (ones, factors) if inverse else (factors, ones)
+    before, count = before * np.float32(0.25), min(WIDTH, width) if width > 1 else min(-(-WIDTH // 8), groups)
 
     def work(first: int, end: int) -> None:
-        hold = np.empty(16 * min(WIDTH, groups if width == 1 else width), np.float32)
-        words, read_only = hold.view(np.uint32), hold.view(np.uint32)
-        read_only.flags.writeable = False
-        given = sign_factors(signs), inverse, width, first, end, WIDTH, hold, words, read_only, prepared.plan
-        _sixteens(numbers, out, *given)
+        hold, turned = np.empty((2, 16 * count), np.float32)
+        if width > 1:
+            results = out, words, _read_only(words)
+            _below_each_other(numbers, *results, before, after, prepared.plan, width, count, first, end, hold)
+        else:
+            buffers = hold, turned, turned.view(np.uint32), _read_only(turned.view(np.uint32))
+            _side_by_side(numbers, out, before, after, prepared.plan, count, first, end, *buffers)
 
-    over_chunks(units, work, large=max(LARGE // (16 * min(WIDTH, x.size // 16)), 1))
+    units = groups * -(-width // count) if width > 1 else -(-groups // count)
+    over_chunks(units, work, large=max(LARGE // (16 * count), 1))
     return out.reshape(x.shape)
+
+
+def _read_only(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """A view of the one type for which kernels are compiled."""
+    view: npt.NDArray[Any] = x.view()
+    view.flags.writeable = False
+    return view
 
 
 TWINS = [(reference, butterflies)]
 
 
+# --- loops ------------------------------------------------------------------------------------------------------------
 @jit
-def _sixteens(x, out, signs, inverse, width, first, end, most, hold, words, read_only, plan):
-    """Sixteen rows of ``width``, or for width 1 sixteen numbers side by side, which become columns of the buffer."""
+def _below_each_other(x, out, words, read_only, before, after, plan, width, most, first, end, hold):
+    """Sixteen rows of ``width``, ``most`` columns at a time."""
     strips = (width + most - 1) // most
     for unit in range(first, end):
-        if width == 1:
-            top, count = unit * most * 16, min(most, x.size // 16 - unit * most)
-        else:
-            top, count = unit // strips * 16 * width + unit % strips * most, min(most, width - unit % strips * most)
+        top, count = unit // strips * 16 * width + unit % strips * most, min(most, width - unit % strips * most)
+        _first_round(x, top, width, before, hold, count)
+        _two_rounds(hold, count)
+        _last_round(hold, count, after, out, top, width)
+        for i in range(16):
+            here = top + i * width
+            _nearest_even(read_only[here : here + count], words[here : here + count], plan)
+
+
+@jit
+def _side_by_side(x, out, before, after, plan, most, first, end, hold, turned, words, read_only):
+    """Sixteen numbers that lie side by side become columns of a buffer, and go back."""
+    for unit in range(first, end):
+        top, count = unit * most * 16, min(most, x.size // 16 - unit * most)
         size = 16 * count
         for i in range(16):
-            row, factor = hold[i * count : (i + 1) * count], _QUARTER if inverse else np.float32(signs[i] * _QUARTER)
-            if width == 1:
-                _take_every_16th(x[top : top + size], i, factor, row)
-            else:
-                _multiply(x[top + i * width : top + i * width + count], factor, row)
-        for apart in (1, 4):
-            for i in range(16):
-                if i // apart % 4 == 0:
-                    _four(hold, i * count, apart * count, count)
-        if inverse:
-            for i in range(16):
-                _multiply(hold[i * count : (i + 1) * count], signs[i], hold[i * count : (i + 1) * count])
+            _take_every_16th(x[top : top + size], i, turned[i * count : (i + 1) * count])
+        _first_round(turned, 0, count, before, hold, count)
+        _two_rounds(hold, count)
+        _last_round(hold, count, after, turned, 0, count)
         _nearest_even(read_only[:size], words[:size], plan)
         for i in range(16):
-            row = hold[i * count : (i + 1) * count]
-            if width == 1:
-                _put_every_16th(row, i, out[top : top + size])
-            else:
-                out[top + i * width : top + i * width + count] = row
+            _put_every_16th(turned[i * count : (i + 1) * count], i, out[top : top + size])
 
 
 @jit
-def _multiply(row, factor, out):
+def _take_every_16th(numbers, i, out):
     for j in range(out.size):
-        out[j] = np.float32(row[j] * factor)
-
-
-@jit
-def _take_every_16th(numbers, i, factor, out):
-    for j in range(out.size):
-        out[j] = np.float32(numbers[16 * j + i] * factor)
+        out[j] = numbers[16 * j + i]
 
 
 @jit
@@ -99,12 +105,37 @@ def _put_every_16th(row, i, out):
 
 
 @jit
-def _four(hold, start, apart, count):
-    """Two rounds among four rows."""
-    a, b = hold[start : start + count], hold[start + apart : start + apart + count]
-    c, d = hold[start + 2 * apart : start + 2 * apart + count], hold[start + 3 * apart : start + 3 * apart + count]
-    for j in range(count):
-        sum0, difference0 = np.float32(a[j] + b[j]), np.float32(a[j] - b[j])
-        sum1, difference1 = np.float32(c[j] + d[j]), np.float32(c[j] - d[j])
-        a[j], c[j] = np.float32(sum0 + sum1), np.float32(sum0 - sum1)
-        b[j], d[j] = np.float32(difference0 + difference1), np.float32(difference0 - difference1)
+def _first_round(x, top, width, factors, hold, count):
+    """Rows 1 apart, times their factors."""
+    for i in range(0, 16, 2):
+        at, p, q = top + i * width, factors[i], factors[i + 1]
+        a, b = x[at : at + count], x[at + width : at + width + count]
+        c, d = hold[i * count : (i + 1) * count], hold[(i + 1) * count : (i + 2) * count]
+        for j in range(count):
+            left, right = np.float32(a[j] * p), np.float32(b[j] * q)
+            c[j], d[j] = np.float32(left + right), np.float32(left - right)
+
+
+@jit
+def _two_rounds(hold, count):
+    """Rows 2 and then 4 apart, in place."""
+    for i in (0, 1, 8, 9):
+        a, b = hold[i * count : (i + 1) * count], hold[(i + 2) * count : (i + 3) * count]
+        c, d = hold[(i + 4) * count : (i + 5) * count], hold[(i + 6) * count : (i + 7) * count]
+        for j in range(count):
+            sum0, difference0 = np.float32(a[j] + b[j]), np.float32(a[j] - b[j])
+            sum1, difference1 = np.float32(c[j] + d[j]), np.float32(c[j] - d[j])
+            a[j], c[j] = np.float32(sum0 + sum1), np.float32(sum0 - sum1)
+            b[j], d[j] = np.float32(difference0 + difference1), np.float32(difference0 - difference1)
+
+
+@jit
+def _last_round(hold, count, factors, out, top, width):
+    """Rows 8 apart; the results times their factors."""
+    for i in range(8):
+        at, p, q = top + i * width, factors[i], factors[i + 8]
+        a, b = hold[i * count : (i + 1) * count], hold[(i + 8) * count : (i + 9) * count]
+        c, d = out[at : at + count], out[at + 8 * width : at + 8 * width + count]
+        for j in range(count):
+            left, right = np.float32(a[j] + b[j]), np.float32(a[j] - b[j])
+            c[j], d[j] = np.float32(left * p), np.float32(right * q)

@@ -23,7 +23,7 @@ from numsim.kernels._rounding_plan import LOOPS, prepare
 from numsim.kernels.blocks import amaxes as amaxes
 from numsim.rounding import Policy
 
-STRIP = 1 << 10  # columns at a time (no loop knows this number: tests change it)
+STRIP = 1 << 12  # columns at a time (no loop knows this number: tests change it)
 _MOST = np.float32(6)
 _nearest_even, _nearest_even_codes = LOOPS[32].nearest_even, LOOPS[32].nearest_even_codes
 
@@ -98,12 +98,7 @@ def _choose(x, multipliers6, stored6, multipliers4, stored4, amax, denominator, 
             four[t] = sums[1, 0, t] < sums[0, 0, t]
         for i in range(rows):
             out = codes[top + i * width : top + i * width + count]
-            if columns == 1:
-                _choose_each(held[0, i, :count], held[1, i, :count], four, out)
-            else:
-                for t in range(tiles):
-                    of_tile = held[np.int64(four[t]), i, t * columns : (t + 1) * columns]
-                    out[t * columns : (t + 1) * columns] = of_tile
+            _choose_codes(held[0, i, :count], held[1, i, :count], four, columns, out)
 
 
 @jit
@@ -130,9 +125,16 @@ def _errors(row, values, scales, amax, denominator, squared, out):
 
 
 @jit
-def _choose_each(first, second, four, out):
-    for j in range(out.size):
-        out[j] = second[j] if four[j] else first[j]
+def _choose_codes(first, second, four, columns, out):
+    if columns == 1:
+        for j in range(out.size):
+            out[j] = second[j] if four[j] else first[j]
+        return
+    for t in range(four.size):
+        a, b = first[t * columns : (t + 1) * columns], second[t * columns : (t + 1) * columns]
+        own, second_one = out[t * columns : (t + 1) * columns], four[t]
+        for j in range(own.size):
+            own[j] = b[j] if second_one else a[j]
 
 
 @jit

@@ -13,6 +13,7 @@ import numsim
 from numsim import kernels
 from numsim.blocks import RULES, BlockArray, BlockFormat, Codebook, get_block_format, list_block_formats, quantize
 from numsim.blocks import array as room
+from numsim.blocks.tiles import in_c_order
 from numsim.errors import UnavailableError
 from numsim.formats import E4M3, E8M0, FP32, UE4M3, Format
 from numsim.kernels import _pool
@@ -271,6 +272,15 @@ def test_arrays_as_they_come():
     for other in (unaligned, frozen, big[:, ::2], np.asfortranarray(x), x.astype(">f4"), x[::-1].copy()[::-1]):
         assert np.array_equal(both(other, "mxfp8").codes, wanted.codes)
     assert np.array_equal(both(x.astype(np.float64), "mxfp8").codes, wanted.codes) and x.tobytes() == before
+
+
+@pytest.mark.parametrize("shape", [(300, 260), (1 << 16, 1), (1, 1 << 17), (64, 1024), (65, 1025)])
+def test_large_matrices_that_lie_otherwise(shape):
+    x = np.random.default_rng(0).standard_normal(shape[::-1]).astype(np.float32)
+    for other in (x.T, np.repeat(x, 2, axis=0)[::2].T, x[::-1].T):
+        copied = in_c_order(other)
+        assert copied.flags.c_contiguous and np.array_equal(copied, other)
+    assert in_c_order(x) is x
 
 
 def test_given_multipliers():

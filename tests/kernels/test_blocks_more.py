@@ -12,7 +12,7 @@ pytestmark = pytest.mark.skipif(kernels.why_not() is not None, reason=str(kernel
 SHAPES = [(48,), (3, 32), (32, 3), (32, 1), (2, 48, 21), (16, 100), (1, 16, 16)]
 
 
-@pytest.fixture(params=[1, 3, 16, 1 << 10])
+@pytest.fixture(params=[1, 3, 16, 1 << 12])
 def cut(request, monkeypatch):
     """As many columns at a time, on two threads that get few."""
     from numsim.kernels import blocks_hadamard, blocks_nvfp4

@@ -14,7 +14,7 @@ from numsim.array import Array
 from numsim.blocks.codebooks import Codebook
 from numsim.blocks.formats import BlockFormat, get_block_format
 from numsim.blocks.rules import RULES, F, Floats, Scales, make_scales
-from numsim.blocks.tiles import Tiles, as_fp32
+from numsim.blocks.tiles import Tiles, as_fp32, one_fp32
 from numsim.codes import check_codes, decode
 from numsim.errors import InputError, short
 from numsim.events import Events
@@ -49,6 +49,7 @@ class BlockArray:
     how: str = "codes given"
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "format", get_block_format(self.format))
         element = self.format.element
         codes = element.check(self.codes) if isinstance(element, Codebook) else check_codes(self.codes, element)
         object.__setattr__(self, "codes", codes)
@@ -63,6 +64,11 @@ class BlockArray:
                 f"scales of shape {self.scales.shape} in {self.scales.format}: {self.format} needs "
                 f"{matrix.scales_shape} in {self.format.scale} for codes of shape {self.codes.shape}."
             )
+        whole = one_fp32("tensor_scale", self.tensor_scale, "leave tensor_scale out")
+        if not self.format.has_tensor_scale and whole != 1:
+            raise InputError(f"tensor_scale={short(self.tensor_scale)}: {self.format} has none. "
+                             "Example: leave tensor_scale out")  # fmt: skip
+        object.__setattr__(self, "tensor_scale", whole)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -163,7 +169,7 @@ def quantize(
     else:
         nothing = given or make_scales(np.zeros(tiles.grid, np.float32), format)[0]
         codes, scales, back = encode_elements(matrix, format, draw, policy, events), nothing.codes, 1.0
-    how = f"{format.rule if given is None else 'multiplier given'}, {policy.rounding}"
+    how = f"{f'rule {format.rule}' if given is None else 'multiplier given'}, {policy.rounding}"
     return BlockArray(
         tiles.back(codes), Array(tiles.scales_back(scales), format.scale), format, axis, back, how
     )  # fmt: skip

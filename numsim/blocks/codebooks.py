@@ -13,8 +13,9 @@ import numpy.typing as npt
 
 from numsim.codes import exact
 from numsim.errors import FormatError, InputError, short
-from numsim.formats import FP32
+from numsim.formats import FP32, FP64
 from numsim.rounding import encode, round_to
+from numsim.values import as_fraction, is_whole, rational
 
 
 @dataclass(frozen=True)
@@ -24,11 +25,14 @@ class Codebook:
     Parameters
     ----------
     name : what it is called, e.g. ``"nf4"``.
-    values : the number behind each code, in the order of the codes; a power of two of them, all different.
+    values : the number behind each code, in the order of the codes; a power of two of them, all different, and each one
+        that float64 holds: values are float64 everywhere.
     ties : of a number half way: "even" takes the even code, "lower" the lower number.
     bounds : where a library's own constants stand for the midpoints: increasing, one less than there are values.
     unused : codes that decode but that encoding never gives (INT8: -128).
     title, source : for people; not part of equality.
+
+    Numbers may be whatever ``numsim.encode`` reads; they are kept as fractions. Raises ``FormatError`` for the rest.
 
     >>> INT4.encode([0.5, 1.5, -9.0]).tolist(), INT4.decode([0, 2, 9]).tolist()
     ([0, 2, 9], [0.0, 2.0, -7.0])
@@ -43,21 +47,52 @@ class Codebook:
     source: str = field(default="user-defined", compare=False)
 
     def __post_init__(self) -> None:
+        self._keep("values", self._fractions("values", self.values))
+        if self.bounds is not None:
+            self._keep("bounds", self._fractions("bounds", self.bounds))
+        self._keep("unused", tuple(self._listed("unused", self.unused)))
         n = len(self.values)
-        used = n - len(self.unused)
+        used, codes = n - len(self.unused), all(is_whole(code) and 0 <= code < n for code in self.unused)
+        inexact = next((v for v in self.values if abs(v) > FP64.max or Fraction(float(v)) != v), None)
+        bounds = self.bounds
         rules = (
             (2 <= n <= 256 and n & (n - 1) == 0, f"{n} values: 2, 4, 8, ... 256 are needed"),
             (len(set(self.values)) == n, "the values must all be different"),
-            (self.ties in ("even", "lower"), f"ties={short(self.ties)}: allowed are even, lower"),
-            (set(self.unused) <= set(range(n)) and used >= 2, f"unused={short(self.unused)}: codes below {n}"),
-            (
-                self.bounds is None or (len(self.bounds) == used - 1 and list(self.bounds) == sorted(self.bounds)),
-                f"bounds: {used - 1} increasing numbers are needed",
-            ),
-        )
+            (inexact is None, f"{short(inexact)} is no float64: round it first, e.g. Fraction(float(x))"),
+            (isinstance(self.ties, str) and self.ties in ("even", "lower"),
+             f"ties={short(self.ties)}: allowed are even, lower"),
+            (codes and len(set(self.unused)) == n - used <= n - 2,
+             f"unused={short(self.unused)}: different codes below {n}, all but two of them at most"),
+            (bounds is None or (len(bounds) == used - 1 and all(a < b for a, b in itertools.pairwise(bounds))
+                                and all(abs(b) <= FP64.max for b in bounds)),
+             f"bounds={short(bounds)}: {used - 1} increasing numbers within float64 are needed"),
+            (isinstance(self.name, str), "a name is a text"),
+        )  # fmt: skip
         for holds, rule in rules:
             if not holds:
-                raise FormatError(f"codebook {short(self.name)}: {rule}.")
+                raise self._refused(rule)
+
+    def _refused(self, rule: str) -> FormatError:
+        return FormatError(
+            f'codebook {short(self.name)}: {rule}. Example: numsim.blocks.Codebook("two_bits", (-2, -1, 0, 1))'
+        )
+
+    def _keep(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+
+    def _listed(self, name: str, given: Any) -> list[Any]:
+        if not isinstance(given, (tuple, list, np.ndarray)) or np.shape(given[:0]) == ():
+            raise self._refused(f"{name}={short(given)}: a tuple is needed")
+        return list(given)
+
+    def _fractions(self, name: str, given: Any) -> tuple[Fraction, ...]:
+        try:
+            found = [rational(x) for x in self._listed(name, given)]
+        except InputError:
+            found = None
+        if found is None or any(x.denominator == 0 for x in found):
+            raise self._refused(f"{name}={short(given)}: finite numbers are needed")
+        return tuple(as_fraction(x) for x in found)
 
     @cached_property
     def bits(self) -> int:
@@ -109,7 +144,10 @@ class Codebook:
 
     def check(self, codes: Any) -> npt.NDArray[np.unsignedinteger[Any]]:
         """Codes as an array of uint8; refuses what is no unsigned integer and codes out of range."""
-        array = np.asarray(codes)
+        try:
+            array = np.asarray(codes)
+        except ValueError:  # lists of unequal lengths
+            array = np.array([None])
         kinds = "u" if isinstance(codes, (np.ndarray, np.generic)) else "ui"
         if array.size and not (array.dtype.kind in kinds and 0 <= array.min() and array.max() < self.codes):
             raise InputError(

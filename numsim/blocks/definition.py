@@ -84,13 +84,14 @@ def _whole_numbers(x: Rows) -> tuple[npt.NDArray[Any], int]:
     element = x.element
     if isinstance(element, Codebook):
         point = max(v.denominator for v in element.values).bit_length() - 1
+        largest = max(map(abs, element.values))
     else:
-        point = element.fraction_bits - element.emin
+        point, largest = element.fraction_bits - element.emin, Fraction(element.max)
     finite = np.where(np.isfinite(x.elements), x.elements, 0)
-    if float(element.max) * 2.0**point < 2**53:
+    if largest * Fraction(2) ** point < 2**53:
         whole = np.ldexp(finite, point).astype(np.int64)
     else:
-        whole = np.asarray(np.frompyfunc(lambda v: int(Fraction(v) * (1 << point)), 1, 1)(finite), object)
+        whole = np.asarray(np.frompyfunc(lambda v: int(Fraction(v) * Fraction(2) ** point), 1, 1)(finite), object)
     zeros = max(_trailing_zeros(int(np.bitwise_or.reduce(whole, axis=None, initial=0))), 0)
     return whole >> zeros, point - zeros
 
@@ -166,7 +167,7 @@ def _fits_float64(blocks: _Blocks, inside: Format, target: Format) -> bool:
     bits = [max(map(_significant_bits, factors), default=1) for factors in zip(*blocks.scales, strict=True)]
     one = blocks.tensors == (1.0, 1.0)
     single = all(math.isfinite(t) and float(np.float32(t)) == t for t in blocks.tensors)
-    near = -300 <= inside.emin - inside.fraction_bits and inside.max < 1 << 300
+    near = -300 <= inside.emin - inside.fraction_bits and inside.max < 1 << 300 and abs(blocks.point) <= 300
     return (
         blocks.bits + sum(bits) <= 53
         and near

@@ -17,7 +17,7 @@ from numsim.arithmetic import compute
 from numsim.array import Array
 from numsim.blocks.array import BlockArray
 from numsim.blocks.definition import Rows, defined
-from numsim.blocks.tiles import Tiles
+from numsim.blocks.tiles import Tiles, one_fp32
 from numsim.codes import Codes
 from numsim.errors import InputError, short
 from numsim.formats import FP32, Format, get_format
@@ -153,6 +153,8 @@ def _on_chip(
     if alpha is None and (a.format.has_tensor_scale or b.format.has_tensor_scale):
         with np.errstate(over="ignore", under="ignore"):
             alpha = float(np.float32(a.tensor_scale) * np.float32(b.tensor_scale))
+    elif alpha is not None:
+        alpha = one_fp32("alpha", alpha, "alpha=numsim.blocks.nvfp4_alpha(amax_a, amax_b)")
     after = "" if alpha is None else f", times {alpha:.9g} in fp32"
     if model.scale:
         x, y = (s.repeat(n // model.scale_block, axis=1) for s, n in ((scales_a, step_a), (scales_b, step_b)))
@@ -185,6 +187,8 @@ def _model(chip: Any, instruction: str | None, a: BlockArray, b: BlockArray, ste
         return formats and a.format.scale == b.format.scale and (scaled or plain)
 
     what = f"{a.format} x {b.format}"
+    if not isinstance(instruction, (str, type(None))):
+        raise InputError(f"instruction={short(instruction)}: a name is needed. Example: leave instruction out")
     if instruction is not None or isinstance(chip, Model):
         model = get_model(chip, instruction)
         if not fits(model):

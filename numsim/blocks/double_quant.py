@@ -15,10 +15,12 @@ from numsim.array import Array
 from numsim.blocks.array import BlockArray
 from numsim.blocks.codebooks import Codebook
 from numsim.blocks.rules import F, Floats
-from numsim.errors import InputError
+from numsim.blocks.tiles import one_fp32
+from numsim.errors import InputError, short
 from numsim.formats import FP32
 from numsim.host import check_ieee
 from numsim.rounding import encode
+from numsim.values import is_whole
 
 BLOCK = 256  # scales that share a scale
 
@@ -30,11 +32,18 @@ def normal_floats(bits: int = 4, offset: float = 0.9677083) -> Floats:
     fewer are negative, made the same way; one is 0. Probabilities and results are FP32.
     Source: Dettmers et al., QLoRA, arXiv:2305.14314; create_normal_map of bitsandbytes 95f9af3.
 
+    Raises ``InputError`` for other than 2 to 8 bits, and an offset that is not between 1/2 and 1.
+
     >>> normal_floats()[-3:].tolist()
     [0.5626170039176941, 0.7229568362236023, 1.0]
     """
     from statistics import NormalDist  # (slow to load, and of use only here)
 
+    example = "numsim.blocks.normal_floats(4, 0.9677083)"
+    if not is_whole(bits) or not 2 <= bits <= 8:
+        raise InputError(f"bits={short(bits)}: 2 to 8 are possible. Example: {example}")
+    if not 0.5 < one_fp32("offset", offset, example) < 1:
+        raise InputError(f"offset={short(offset)}: a number between 1/2 and 1, in FP32 too. Example: {example}")
     half = 1 << (bits - 1)
     quantile = NormalDist().inv_cdf
     positive = [F(quantile(float(p))) for p in _linspace(offset, 0.5, half + 1)[:-1]]
@@ -133,8 +142,8 @@ def double_quantize(x: BlockArray) -> DoubleQuantized:
     >>> x.offset, x.codes.tolist(), x.array.scales.values.tolist(), round(x.bits_per_value, 3)
     (2.25, [0, 56, 226, 226], [1.0087890625, 1.9931640625, 2.9990234375, 2.9990234375], 4.127)
     """
-    if x.format.scale != FP32 or x.scales.size == 0:
-        raise InputError(f"{x!r}: FP32 block scales are needed. Example: numsim.blocks.double_quantize("
+    if not isinstance(x, BlockArray) or x.format.scale != FP32 or x.scales.size == 0:
+        raise InputError(f"{short(x)}: FP32 block scales are needed. Example: numsim.blocks.double_quantize("
                          'numsim.blocks.quantize(weights, "nf4"))')  # fmt: skip
     check_ieee()
     book, absmax = dynamic_map(), np.asarray(x.scales.values, np.float32).reshape(-1)

@@ -18,11 +18,11 @@ from numsim import kernels
 from numsim.blocks.array import amaxes, quantize
 from numsim.blocks.codebooks import Codebook
 from numsim.blocks.formats import BlockFormat, get_block_format
-from numsim.blocks.rules import RULES, F, Floats, tensor_level
+from numsim.blocks.rules import RULES, F, Floats, half_ulp, tensor_level
 from numsim.codes import decode
 from numsim.errors import InputError, short
 from numsim.events import Events
-from numsim.expression import parse
+from numsim.expression import Node, parse
 from numsim.formats import FP32, UE4M3
 from numsim.rounding import Policy, encode_values
 from numsim.values import Rational, Values, rational
@@ -180,7 +180,7 @@ def explain_block(numbers: Any, format: Any) -> BlockExplanation:
     texts, exact = _read(numbers)
     seen = Events()
     x = encode_values(Values((len(exact),), None, exact), FP32, Policy(), None, seen).view(np.float32)
-    family = next((f for f in FAMILIES if format.rule in f), ())
+    family = _family(format)
     blocks = _blocks(texts, x, format)
     if family:
         others = zip(*(_blocks(texts, x, replace(format, rule=rule)) for rule in family), strict=True)
@@ -190,6 +190,12 @@ def explain_block(numbers: Any, format: Any) -> BlockExplanation:
     steps = _tensor_steps(amax, format) if format.has_tensor_scale else ()
     fill = math.prod(_block_shape(len(x), format)) * len(blocks) - len(x)
     return BlockExplanation(f"[{', '.join(texts)}]", format, steps, back, tuple(blocks), fill, seen.inexact)
+
+
+def _family(format: BlockFormat) -> tuple[str, ...]:
+    """The rules that could stand in the format; LLM.int8's is for elements up to 127."""
+    family: tuple[str, ...] = next((f for f in FAMILIES if format.rule in f), ())
+    return tuple(rule for rule in family if rule != "absmax-127" or rule == format.rule or format.element_max == 127)
 
 
 def _read(numbers: Any) -> tuple[list[str], list[Rational]]:
@@ -207,12 +213,20 @@ def _read(numbers: Any) -> tuple[list[str], list[Rational]]:
         raise InputError(f"{len(items)} numbers: 1 to {MOST} are explained. {_EXAMPLE}")
     texts, exact = [], []
     for item in items:
-        node = parse(item) if isinstance(item, str) else None
+        node = _parsed(item) if isinstance(item, str) else None
         if node is not None and node.operation:
             raise InputError(f"{short(node.text)}: numbers between commas are needed, no operations. {_EXAMPLE}")
         texts.append(node.text if node is not None else str(item))
         exact.append(node.value if node is not None else rational(item))
     return texts, exact
+
+
+def _parsed(item: str) -> Node:
+    try:
+        return parse(item)
+    except InputError as error:  # what it says of expressions in general does not belong here
+        said = re.sub("(the|an) expression", "a number of the list", str(error))
+        raise InputError(f"{said.rpartition(chr(10))[0] or said}\n{_EXAMPLE}") from None
 
 
 def _block_shape(count: int, format: BlockFormat) -> tuple[int, int]:
@@ -308,7 +322,7 @@ def _rceil(amax: Any, format: BlockFormat, whole: Any) -> list[ScaleStep]:
 
 def _even(amax: Any, format: BlockFormat, whole: Any) -> list[ScaleStep]:
     fraction = getattr(format.element, "fraction_bits", format.element.bits - 2)
-    bits = int(F(amax).view(np.uint32)) + (1 << (22 - fraction))
+    bits = int(F(amax).view(np.uint32)) + half_ulp(format)
     more = ScaleStep(
         f"amax + half an ulp of {fraction} fraction bits", float(np.uint32(bits).view(np.float32))
     )  # fmt: skip

@@ -47,9 +47,16 @@ class BlockFormat:
         example = 'Example: dataclasses.replace(numsim.blocks.get_block_format("mxfp8"), rule="rceil")'
         if not isinstance(self.element, (Format, Codebook)) or not isinstance(self.scale, Format):
             raise FormatError(f"block format {short(self.name)}: element and scale are formats. {example}")
-        if not isinstance(self.rule, str) or self.rule not in RULES:
-            near = ", ".join(difflib.get_close_matches(str(self.rule), RULES)) or ", ".join(RULES)
-            raise FormatError(f"rule={short(self.rule)}: known are {near}. {example}")
+        rule = self.rule.strip().lower().replace("_", "-") if isinstance(self.rule, str) else ""
+        if rule not in RULES:
+            fitting = [name for name, known in RULES.items() if known.scale == self.scale] or list(RULES)
+            near = difflib.get_close_matches(rule, fitting)
+            hint = f"did you mean {' or '.join(near)}? " if near else ""
+            raise FormatError(
+                f"rule={short(self.rule)}: {hint}Those for {self.scale} scales are {', '.join(fitting)}. Example: "
+                f"rule={[*near, *fitting][0]!r}"
+            )
+        object.__setattr__(self, "rule", rule)
         if RULES[self.rule].scale != self.scale:
             needed = RULES[self.rule].scale
             raise FormatError(
@@ -63,6 +70,12 @@ class BlockFormat:
                 f"block format {short(self.name)}: {self.element} has numbers beyond FP32, in which elements are "
                 f"scaled. {example}"
             )
+        if self.element.max <= 0:
+            raise FormatError(f"block format {short(self.name)}: {self.element} needs numbers on both sides of zero. "
+                              f"{example}")  # fmt: skip
+        if self.has_tensor_scale and UE4M3.max * self.element.max > FP32.max:
+            raise FormatError(f"rule={rule!r} multiplies the largest of {self.element} by {UE4M3.max}, which is beyond "
+                              f"FP32. {example}")  # fmt: skip
         block = self.block
         whole = isinstance(block, tuple) and all(isinstance(b, int) and not isinstance(b, bool) for b in block)
         if block is not None and not (whole and len(block) in (1, 2) and all(0 <= b <= 1 << 20 for b in block)):

@@ -90,9 +90,14 @@ def even(amax: Floats, format: BlockFormat, tensor: Any = None) -> Scales:
 
     An amax that so becomes 2^128 has a scale like any other (torchao 050515e takes it for infinity: NaN).
     """
-    fraction = getattr(format.element, "fraction_bits", format.element.bits - 2)
-    rounded = np.abs(amax).view(np.uint32) + np.uint32(1 << (22 - fraction))
+    rounded = np.abs(amax).view(np.uint32) + np.uint32(half_ulp(format))
     return _mx((rounded >> np.uint32(23)).astype(np.int32) - 127 - format.emax, amax)
+
+
+def half_ulp(format: BlockFormat) -> int:
+    """Of an element, in the bits of an FP32 number; 0 for elements as fine as FP32 itself."""
+    fraction = getattr(format.element, "fraction_bits", format.element.bits - 2)
+    return 1 << (22 - fraction) if fraction < 23 else 0
 
 
 def transformer_engine(amax: Floats, format: BlockFormat, tensor: Any = None) -> Scales:
@@ -137,7 +142,8 @@ def torchao_pow2(amax: Floats, format: BlockFormat, tensor: Any = None) -> Scale
     ordinary = np.isfinite(scale) & (scale > 0)
     significand, exponent = np.frexp(np.where(ordinary, scale, F(1)))
     up = significand >= _log2_rounds_up(exponent)
-    power = np.ldexp(F(1), exponent - 1 + up).astype(np.float32)
+    with np.errstate(over="ignore"):  # 2^128 is infinity
+        power = np.ldexp(F(1), exponent - 1 + up).astype(np.float32)
     return _stored(np.where(ordinary, power, scale).astype(np.float32))
 
 

@@ -144,6 +144,8 @@ def _run_chip(args: argparse.Namespace) -> int:
             raise InputError(f"--{name} does not go with --chip: the chip decides how it adds and rounds; numbers are "
                              f"rounded to the nearest on their way in. Example: {_SUM}")  # fmt: skip
     written = " ".join(" ".join(args.expression).split())
+    if written.startswith("["):
+        raise InputError(f"a list of numbers goes with a block format and without --chip. Example: {_LIST}")
     read = parse_products(written)
     if not read.pairs:
         raise InputError(f"{written}: no product a*b is in it. Example: {_SUM}")

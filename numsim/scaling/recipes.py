@@ -94,6 +94,10 @@ class Gemm:
 
     def __post_init__(self) -> None:
         check_choice("accumulation", self.accumulation, ACCUMULATIONS, "accumulation='split'")
+        for factor in (self.a, self.b):
+            if not isinstance(factor, (Operand, type(None))):
+                raise InputError(f"{short(factor)}: a factor is an Operand, or None. "
+                                 'Example: Gemm(Operand("mxfp8"), Operand("mxfp8"), "native")')  # fmt: skip
         if (self.a is None) != (self.b is None):
             raise InputError("a product of one quantised factor and one in high precision: no library has a kernel for "
                              "it. Example: Gemm(None, None, 'native')")  # fmt: skip
@@ -134,6 +138,12 @@ class Recipe:
     source: str = field(default="user-defined", compare=False)
 
     def __post_init__(self) -> None:
+        for name in GEMMS:
+            if not isinstance(getattr(self, name), Gemm):
+                raise InputError(f"{name}={short(getattr(self, name))}: a Gemm is needed. Example: "
+                                 f"{name}=Gemm(Operand(\"mxfp8\"), Operand(\"mxfp8\"), \"native\")")  # fmt: skip
+        if not isinstance(self.name, str):
+            raise InputError(f"name={short(self.name)}: a text is needed. Example: name='mine'")
         check_choice("scaling", self.scaling, SCALINGS, "scaling='current'")
         if (self.scaling == "delayed") != isinstance(self.delayed, DelayedScaling):
             raise InputError(f"scaling={self.scaling!r}, delayed={short(self.delayed)}: delayed scaling, and "

@@ -232,6 +232,8 @@ def explanation(e: BlockExplanation) -> list[Line]:
             lines += [[Span("")], [Span(f"block {n}: {which}", "strong")]]
         lines += _block(block, format)
         first += len(block.elements)
+    of_rules = "; of rules: sum of |error| / sum of |number|" * any(len(b.others) > 1 for b in e.blocks)
+    lines += _filled("", f"error: (value - number) / number{of_rules}", 0, "faint")
     if e.inexact:
         some = f"{_plural(e.inexact, 'number')} had to be rounded to FP32 first; errors count from there"
         lines += _filled("", f"note: {some}", 0, "faint")
@@ -244,11 +246,14 @@ def _step(what: str, value: str) -> Line:
 
 def _block(b: Block, format: BlockFormat) -> list[Line]:
     code = code_text(b.scale_code, format.scale)
-    at = f"  (of {b.largest.text})" if len(b.largest.text) <= 20 and b.largest.text != number(b.amax) else ""
+    amax = _step("amax", number(b.amax))
+    if b.largest.text != number(b.amax):
+        told = _step("amax", f"{number(b.amax)}  (of {b.largest.text})")
+        amax = amax if _wide([told]) else told
     lines = [
         [Span(f"  scale by {b.rule}: {RULES[b.rule].what}")],
-        _step("amax", number(b.amax) + at),
-        *([[Span("  (amaxes of 0, infinity and NaN are cases of their own)", "faint")]] if not b.steps else []),
+        amax,
+        *([[Span(f"  ({_own_case(b)})", "faint")]] if not b.steps else []),
         *[_step(s.what, number(s.value)) for s in b.steps],
         _step(f"scale, stored in {format.scale.name}", f"{number(b.scale)} = code {code}"),
         _step("elements are multiplied by", number(b.multiplier)),
@@ -257,6 +262,18 @@ def _block(b: Block, format: BlockFormat) -> list[Line]:
     if len(b.others) > 1:
         lines += _others(b, format)
     return lines
+
+
+def _own_case(b: Block) -> str:
+    """What the rule makes of an amax that it does not compute with."""
+    amax = "NaN" if math.isnan(b.amax) else "inf" if b.amax else "0"
+    if math.isnan(b.scale):
+        what = "the whole block becomes NaN"
+    elif b.multiplier == 1:
+        what = "nothing is scaled" + ", infinity saturates" * (b.amax > 0)
+    else:
+        what = "the rule has a fixed scale for it"
+    return f"amax {amax} is a case of its own: {what}"
 
 
 def _elements(b: Block, format: BlockFormat) -> list[Line]:
@@ -278,9 +295,9 @@ def _elements(b: Block, format: BlockFormat) -> list[Line]:
 
 
 def _percent(error: Fraction | None, number: float) -> str:
-    if error is None:
+    if error is None or (error and not number):
         return "-"
-    return f"{signed(error / abs(Fraction(number)) * 100)} %" if error else "0"
+    return f"{signed(error / Fraction(number) * 100)} %" if error else "0"
 
 
 def _others(b: Block, format: BlockFormat) -> list[Line]:
@@ -297,7 +314,7 @@ def _others(b: Block, format: BlockFormat) -> list[Line]:
     lines = _columns(head, rows, 1, "    ")
     if _wide(lines):
         lines = _columns([*head[:-2], "error"], [row[:-1] for row in rows], 1, "    ")
-    return [*lines, [Span("    error: the sum of |error| over the sum of |number|", "faint")]]
+    return lines
 
 
 # --- for JSON ---------------------------------------------------------------------------------------------------------

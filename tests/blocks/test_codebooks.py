@@ -76,7 +76,9 @@ def test_nan_has_no_code():
 
 
 @pytest.mark.parametrize(
-    "codes", [16, -1, 1.5, [0, 16], np.array([1], np.int8), np.array([16], np.uint8), np.array([1.0]), "a"], ids=repr
+    "codes",
+    [16, -1, 1.5, [[1], [1, 2]], None, [0, 16], np.array([1], np.int8), np.array([16], np.uint8), np.array([1.0]), "a"],
+    ids=repr,
 )
 def test_codes_out_of_range(codes):
     with pytest.raises(InputError, match="those of int4 are unsigned integers from 0 to 0xf"):
@@ -90,12 +92,13 @@ def test_what_is_no_number(values):
 
 
 @given(
-    st.lists(st.fractions(-4, 4, max_denominator=999), min_size=8, max_size=8, unique=True),
+    st.lists(st.fractions(-4, 4, max_denominator=999), min_size=8, max_size=8, unique_by=float),
     st.sampled_from(["even", "lower"]),
     st.lists(st.floats(-5, 5), min_size=1, max_size=9),
 )
 def test_any_codebook_is_exact(values, ties, numbers):
-    """Also where a midpoint is no float64: a third and its like."""
+    """Also where a midpoint is no float64."""
+    values = [Fraction(float(v)) for v in values]
     book = Codebook("thirds", tuple(values), ties)
     ordered = sorted(values)
     middles = [(a + b) / 2 for a, b in itertools.pairwise(ordered)]
@@ -119,12 +122,39 @@ def test_any_codebook_is_exact(values, ties, numbers):
         ({"unused": (4,)}, "codes below 4"),
         ({"bounds": (Fraction(1),)}, "3 increasing numbers"),
         ({"bounds": (Fraction(1), Fraction(0), Fraction(2))}, "3 increasing numbers"),
+        ({"bounds": (0, 0, 1)}, "3 increasing numbers"),
+        ({"bounds": (0, 1, 10**400)}, "3 increasing numbers within float64"),
+        ({"bounds": (0, 1, np.nan)}, "bounds=.*nan.*finite numbers"),
+        ({"bounds": True}, "bounds=True: a tuple"),
+        ({"values": None}, "values=None: a tuple"),
+        ({"values": "0123"}, "values='0123': a tuple"),
+        ({"values": (0, None)}, "values=.*finite numbers"),
+        ({"values": (0, np.inf)}, "values=.*finite numbers"),
+        ({"values": (0, Fraction(1, 3))}, r"Fraction\(1, 3\) is no float64"),
+        ({"values": (0, 10**400)}, "is no float64"),
+        ({"values": (0, Fraction(1, 10**400))}, "is no float64"),
+        ({"values": (0, 2**53 + 1)}, "is no float64"),
+        ({"unused": None}, "unused=None: a tuple"),
+        ({"unused": [[]]}, "different codes below 4"),
+        ({"unused": (0, 0)}, "different codes below 4"),
+        ({"unused": (0, 1, 2)}, "different codes below 4"),
+        ({"unused": (True,)}, "different codes below 4"),
+        ({"ties": np.zeros(2)}, "allowed are even, lower"),
+        ({"name": None}, "a name is a text"),
     ],
 )
 def test_impossible_codebooks(change, message):
     fields = {"name": "x", "values": tuple(map(Fraction, range(4)))} | change
     with pytest.raises(FormatError, match=message):
         Codebook(**fields)
+
+
+def test_what_is_read_is_kept_as_fractions():
+    values = (Fraction(0), Fraction(1, 2), Fraction(1), Fraction(-1))
+    wanted = Codebook("x", values, bounds=(-1, 0, 1), unused=())
+    for same in (["0", "1/2", 1, -1.0], np.array([0, 0.5, 1, -1]), (0, "0.5", np.float32(1), Fraction(-1))):
+        made = Codebook("x", same, bounds=[-1, "0", 1.0], unused=[])
+        assert made == wanted and hash(made) == hash(wanted) and made.values == values
 
 
 def test_blocks_are_reached_from_the_package():

@@ -6,8 +6,9 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from numsim import from_codes
-from numsim.blocks import definition, get_block_format, matmul, quantize
+import numsim
+from numsim import FP32, from_codes
+from numsim.blocks import BlockArray, BlockFormat, Codebook, definition, dot, get_block_format, matmul, quantize
 from tests.blocks.test_dot import F, axis_for, data
 
 
@@ -99,3 +100,35 @@ def test_sums_to_odd():
         assert low < exactly < high
         moved += 1
     assert moved > 1000
+
+
+def by_hand(a, b):
+    """The exact product of vectors whose scales are 1."""
+    return sum(Fraction(x) * Fraction(y) for x, y in zip(a.values.tolist(), b.values.tolist(), strict=True))
+
+
+@pytest.mark.parametrize("values", [
+    (-1, 2**70, Fraction(1, 2), 2**60 + 256),  # the largest is beyond 64 bits, the least of both sides is small
+    (-1, Fraction(1, 2**1074), 2, 1), (-(2**100), 2**100, Fraction(1, 2**600), Fraction(3, 2**1000)),
+    (-3, Fraction(0.1), Fraction(float(1 / 3)), 1),
+], ids=str)  # fmt: skip
+def test_numbers_of_own_codebooks(values):
+    book = Codebook("own", values)
+    format = BlockFormat("own", book, FP32, (4,), "absmax")
+    a, b = (BlockArray(np.array(c, np.uint8), numsim.array([1.0, 1.0], "fp32"), format)
+            for c in ([0, 1, 2, 3, 3, 2, 1, 0], [3, 1, 1, 0, 2, 2, 3, 1]))  # fmt: skip
+    for output in ("fp64", "fp32"):
+        found = dot(a, b, accumulator="exact", output=output).codes
+        assert found == numsim.encode(by_hand(a, b), output)
+
+
+def test_what_float64_would_lose_takes_fractions(monkeypatch):
+    """A negative product below all of float64 is -0 in the end."""
+    format = BlockFormat(
+        "tiny", Codebook("tiny", (-1, Fraction(1, 2**600), 1, -Fraction(1, 2**600))), FP32, (4,), "absmax"
+    )
+    scales = numsim.array([[1.0]], "fp32")
+    a = BlockArray(np.array([[1] * 4], np.uint8), scales, format)
+    b = BlockArray(np.array([[3]] * 4, np.uint8), scales, format, axis=0)
+    assert not both_ways(monkeypatch, a, b)
+    assert matmul(a, b).codes == 0x8000_0000

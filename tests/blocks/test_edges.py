@@ -1,5 +1,7 @@
 """``quantize``: the edges by hand; ``BlockArray``: what it checks, and its manners."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -123,12 +125,18 @@ def test_codes_and_scales_are_checked():
         BlockArray(np.zeros(32, np.uint8), np.ones(1), format)
     with pytest.raises(InputError, match="from 0 to 0xf"):
         BlockArray(np.full(64, 16, np.uint8), numsim.array([1.0], "fp32"), get_block_format("nf4"))
+    for scale in (3.0, np.nan, "x", None, True, [1.0], 10**400):
+        with pytest.raises(InputError, match=r"^tensor_scale="):
+            BlockArray(np.zeros(32, np.uint8), scales, format, tensor_scale=scale)
+    assert BlockArray(np.zeros(32, np.uint8), scales, "mxfp4").format == format
+    nvfp4 = quantize(np.ones(16), "nvfp4")
+    assert dataclasses.replace(nvfp4, tensor_scale=0.1).tensor_scale == np.float32(0.1)
     assert BlockArray([0] * 32, scales, format).codes.dtype == np.uint8  # lists of integers are codes too
 
 
 def test_manners():
     got = quantize(np.ones((2, 64)), "mxfp4")
-    assert repr(got) == "numsim.blocks.BlockArray(mxfp4, shape (2, 64), floor, nearest-even)"
+    assert repr(got) == "numsim.blocks.BlockArray(mxfp4, shape (2, 64), rule floor, nearest-even)"
     assert got.nbytes == 2 * 64 / 2 + 4 and quantize(np.ones(32), "nvfp4").nbytes == 32 / 2 + 2 + 4
     np.testing.assert_array_equal(np.asarray(got), got.values)
     assert np.asarray(got, np.float32).dtype == np.float32

@@ -71,7 +71,10 @@ def test_codes_scales_and_values_are_those_of_quantize(format: BlockFormat) -> N
         np.testing.assert_array_equal([a.value for a in e.elements], x.values[0, : len(numbers)])
         assert e.tensor_scale == x.tensor_scale or math.isnan(e.tensor_scale)
         assert e.fill == whole.size - len(numbers) and e.inexact == 0
-        assert [b.rule for b in e.blocks[0].others] == list(next((f for f in FAMILIES if format.rule in f), ()))
+        family = list(next((f for f in FAMILIES if format.rule in f), ()))
+        if format.name in ("nf4", "int4"):
+            family.remove("absmax-127")  # which is for elements up to 127
+        assert [b.rule for b in e.blocks[0].others] == family
         for block in e.blocks:
             same = [repr(other) for other in block.others if other.rule == format.rule]
             assert same == [repr(replace(block, others=()))] * bool(block.others)
@@ -159,6 +162,49 @@ def test_what_may_stand_for_the_numbers() -> None:
 def test_no_list_of_numbers(numbers: object) -> None:
     with pytest.raises(InputError):
         explain_block(numbers, "mxfp8")
+
+
+@pytest.mark.parametrize("numbers", ["[0x]", "[1e99999999]", "[1, 2 3]", "[a]", "[" + "1" * 3000 + "]"])
+def test_errors_speak_of_lists(numbers: str) -> None:
+    with pytest.raises(InputError, match=r"^(cannot read )?a number of the list") as error:
+        explain_block(numbers, "mxfp8")
+    assert str(error.value).endswith('\nExample: numsim explain "[0.1, 300, 480, 1]" --format mxfp8')
+    assert "expression" not in str(error.value) and "sqrt" not in str(error.value)
+
+
+def test_errors_count_from_the_number() -> None:
+    """What becomes zero has lost all of itself, what grows has a plus, whatever the signs."""
+    said = str(explain_block([448, -(2.0**-20), 2.0**-20, 17, -17, 19, -19], "mxfp8"))
+    errors = {line.split()[0]: line.split()[5] for line in said.splitlines() if " 0x" in line and "scale" not in line}
+    assert errors["-2^-20"] == errors["2^-20"] == "-100"
+    assert errors["17"] == errors["-17"] == "-5.88" and errors["19"] == errors["-19"] == "+5.26"
+    assert said.endswith("error: (value - number) / number; of rules: sum of |error| / sum of |number|")
+    assert str(explain_block([1, 3], "nf4")).endswith("\nerror: (value - number) / number")
+
+
+def test_numbers_without_a_zero() -> None:
+    without = BlockFormat("z", Codebook("z", (-3, -1, 1, 3)), numsim.FP32, (4,), "absmax")
+    e = explain_block([0, 3, 1], without)
+    assert [x.value for x in e.elements] == [1, 3, 1] and "0           0   0x2        1      1      -" in str(e)
+
+
+@pytest.mark.parametrize(("numbers", "name", "said"), [
+    ([1e300, 1], "fp8_tensor", "amax inf is a case of its own: nothing is scaled, infinity saturates"),
+    ([0], "fp8_tensor", "amax 0 is a case of its own: nothing is scaled)"),
+    ([math.inf], "mxfp8", "amax inf is a case of its own: the whole block becomes NaN"),
+    ([math.nan], "mxfp8", "amax NaN is a case of its own: the whole block becomes NaN"),
+    ([0], "mxfp8", "amax 0 is a case of its own: the rule has a fixed scale for it"),
+])  # fmt: skip
+def test_special_amaxes_say_what_the_rule_does(numbers: list[float], name: str, said: str) -> None:
+    assert f"\n  ({said}" in str(explain_block(numbers, name))
+
+
+@pytest.mark.parametrize("format", FORMATS, ids=str)
+def test_no_line_is_longer_than_80(format: BlockFormat) -> None:
+    long = ["0.7257776152480657", "-0.42470000000000006", "1.2345678901234567e-300", "-" + "9" * 60, "inf", "nan"]
+    for n in range(1, len(long) + 1):
+        for numbers in (long[:n], long[-n:], long[n - 1 : n]):
+            assert max(map(len, str(explain_block(numbers, format)).splitlines())) <= 80
 
 
 def test_no_block_format() -> None:

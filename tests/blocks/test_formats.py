@@ -3,13 +3,14 @@
 import dataclasses
 from fractions import Fraction
 
+import numpy as np
 import pytest
 
 import numsim
 from numsim.blocks import MXFP8, NVFP4, RULES, BlockFormat, Codebook, get_block_format, list_block_formats
 from numsim.blocks.formats import _ALIASES
 from numsim.errors import FormatError, InputError
-from numsim.formats import _BLOCK_FORMATS, Format
+from numsim.formats import _BLOCK_FORMATS, UE4M3, Format
 
 TABLE = """ mxfp8         e4m3fn  e8m0  32      8.25   8    448
             mxfp8_e5m2    e5m2    e8m0  32      8.25  15  57344
@@ -77,8 +78,11 @@ def test_a_near_name_is_suggested():
     [
         ({"element": "e4m3"}, "element and scale are formats"),
         ({"scale": "e8m0"}, "element and scale are formats"),
-        ({"rule": "flor"}, "rule='flor': known are floor"),
-        ({"rule": None}, "rule=None: known are floor, ceil"),
+        ({"rule": "flor"}, "rule='flor': did you mean floor\\? Those for e8m0 scales are floor, ceil, .*rule='floor'$"),
+        ({"rule": "rcell"}, "did you mean rceil or ceil\\?.*, te. Example: rule='rceil'$"),
+        ({"rule": None}, "rule=None: Those for e8m0 scales are floor, ceil, rceil, even, te. Example"),
+        ({"element": numsim.BF16, "scale": UE4M3, "rule": "nvfp4"}, "largest of bf16 by 448, which is beyond FP32"),
+        ({"element": Codebook("half", (0, 1))}, "half needs numbers on both sides of zero"),
         ({"rule": "current"}, "rule='current' makes fp32 scales, and 'mxfp8' has e8m0 scales"),
         ({"scale": numsim.FP32}, "rule='floor' makes e8m0 scales, and 'mxfp8' has fp32 scales"),
         ({"block": 32}, "block=32: one or two sizes"),
@@ -89,12 +93,33 @@ def test_a_near_name_is_suggested():
         ({"block": (1 << 21,)}, "one or two sizes"),
         ({"element": numsim.FP64}, "'mxfp8': fp64 has numbers beyond FP32, in which elements are scaled"),
         ({"element": Format("wide", 10, 2, 100)}, "wide has numbers beyond FP32"),
-        ({"element": Codebook("far", (Fraction(0), -(Fraction(10) ** 99)))}, "far has numbers beyond FP32"),
+        ({"element": Codebook("far", (Fraction(0), -(Fraction(2) ** 200)))}, "far has numbers beyond FP32"),
     ],
 )
 def test_records_that_make_no_sense(change, message):
     with pytest.raises(FormatError, match=message):
         dataclasses.replace(MXFP8, **change)
+
+
+def test_rules_in_other_letters():
+    assert dataclasses.replace(MXFP8, rule=" RCEIL") == dataclasses.replace(MXFP8, rule="rceil")
+    assert numsim.blocks.quantize([1.0], "fp8_tensor", rule="TORCHAO_pow2").how == "rule torchao-pow2, nearest-even"
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("element", ["fp32", "bf16", "fp16", "tf32", "e8m22", "e2m20", "e8m1"])
+def test_wide_elements_work_with_every_rule_or_are_refused(element, rule):
+    scale = RULES[rule].scale
+    x = np.array([1e-45, 1, 3e38, 0] * 4 + [1e-13] * 16 + [0] * 16 + [1] * 16, np.float32)
+    try:
+        format = BlockFormat("own", numsim.get_format(element), scale, (16,), rule)
+    except FormatError:
+        assert scale == UE4M3 and numsim.get_format(element).max * 448 > numsim.FP32.max
+        return
+    ones = numsim.blocks.quantize(x, format).values[-16:]
+    # under a tensor's scale small blocks become zero; the log2 of FLT_MAX rounds to 128
+    assert abs(ones - 1).max() < 0.25 or scale == UE4M3 or (rule == "torchao-pow2" and element in ("fp32", "e8m22"))
 
 
 def test_the_example_of_an_error_works():

@@ -76,7 +76,11 @@ def test_json_gives_exact_numbers(capsys: pytest.CaptureFixture[str]) -> None:
     assert [e["code"] for e in block["elements"]] == x.codes[:4].tolist()
     assert [Fraction(e["value"]) for e in block["elements"]] == [Fraction(v) for v in x.values[:4].tolist()]
     assert block["scale"]["code"] == int(x.scales.codes[0]) and Fraction(told["tensor_scale"]) == x.tensor_scale
-    assert told["zeros_that_fill"] == 12 and told["rounded_to_fp32"] == 1 and [r["rule"] for r in block["rules"]] == ["nvfp4", "torchao-nvfp4"]
+    assert (
+        told["zeros_that_fill"] == 12
+        and told["rounded_to_fp32"] == 1
+        and [r["rule"] for r in block["rules"]] == ["nvfp4", "torchao-nvfp4"]
+    )
 
 
 @pytest.mark.parametrize(("argv", "words"), [
@@ -91,7 +95,8 @@ def test_json_gives_exact_numbers(capsys: pytest.CaptureFixture[str]) -> None:
     (["[1e99999]", "--format", "mxfp8"], "five digits"), (["[nope:0x1]", "--format", "mxfp8"], "unknown format 'nope'"),
     ([LIST, "--format", "mxfp8", "--rounding", "up"], "--rounding does not go with a list"),
     ([LIST, "--format", "mxfp8", "--overflow", "saturate"], "--overflow does not go"),
-    ([LIST, "--format", "mxfp8", "--seed", "1"], "--seed does not go"), ([LIST, "--chip", "h100"], "'[' is not known"),
+    ([LIST, "--format", "mxfp8", "--seed", "1"], "--seed does not go"),
+    ([LIST, "--chip", "h100"], "without --chip. Example"),
     ([LIST, "--format", "mxfp8", "--style", "slide"], "goes with --chip"),
     (["0.1", "--format", "mxfp8"], 'mxfp8 is a block format, no number format: did you mean e4m3 or e5m2 (its numbers) '
      'or e8m0 (its scales)? Example: numsim explain "[0.1, 300]" --format mxfp8'),

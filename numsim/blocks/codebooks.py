@@ -28,7 +28,7 @@ class Codebook:
     values : the number behind each code, in the order of the codes; a power of two of them, all different, and each one
         that float64 holds: values are float64 everywhere.
     ties : of a number half way: "even" takes the even code, "lower" the lower number.
-    bounds : where a library's own constants stand for the midpoints: increasing, one less than there are values.
+    bounds : where a library's own constants stand for the midpoints: in order, one less than there are values.
     unused : codes that decode but that encoding never gives (INT8: -128).
     title, source : for people; not part of equality.
 
@@ -63,7 +63,7 @@ class Codebook:
              f"ties={short(self.ties)}: allowed are even, lower"),
             (codes and len(set(self.unused)) == n - used <= n - 2,
              f"unused={short(self.unused)}: different codes below {n}, all but two of them at most"),
-            (bounds is None or (len(bounds) == used - 1 and all(a < b for a, b in itertools.pairwise(bounds))
+            (bounds is None or (len(bounds) == used - 1 and list(bounds) == sorted(bounds)
                                 and all(abs(b) <= FP64.max for b in bounds)),
              f"bounds={short(bounds)}: {used - 1} increasing numbers within float64 are needed"),
             (isinstance(self.name, str), "a name is a text"),

@@ -150,7 +150,7 @@ def _encode_format(
     lines: _Lines, element: Format, draw: Draw | None, policy: Policy, events: Events | None
 ) -> npt.NDArray[Any]:
     codes = np.empty(lines.numbers.size, code_dtype(element))
-    if events is None and element.max_rank and kernels.fits_source(np.float32, element):
+    if events is None and kernels.fits_source(np.float32, element):
         _round_products(lines, element, draw, policy, codes)
         return codes
     counted: list[Events | None] = []

@@ -82,6 +82,7 @@ def test_a_near_name_is_suggested():
         ({"rule": "rcell"}, "did you mean rceil or ceil\\?.*, te. Example: rule='rceil'$"),
         ({"rule": None}, "rule=None: Those for e8m0 scales are floor, ceil, rceil, even, te. Example"),
         ({"element": numsim.BF16, "scale": UE4M3, "rule": "nvfp4"}, "largest of bf16 by 448, which is beyond FP32"),
+        ({"element": Format("all_zero", 1, 0, 0, specials="fn")}, "all_zero needs numbers on both sides of zero"),
         ({"element": Codebook("half", (0, 1))}, "half needs numbers on both sides of zero"),
         ({"rule": "current"}, "rule='current' makes fp32 scales, and 'mxfp8' has e8m0 scales"),
         ({"scale": numsim.FP32}, "rule='floor' makes e8m0 scales, and 'mxfp8' has fp32 scales"),

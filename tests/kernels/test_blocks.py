@@ -211,7 +211,6 @@ ELEMENTS += [
     Format("wide_low", 8, 2, 130),  # least normal number subnormal in float32
     Format("longer", 5, 30, 15),  # nor this one's last bits
     Format("no_fraction", 4, 0, 7, specials="finite"),
-    Format("all_zero", 1, 0, 0, specials="fn"),
 ]
 
 
@@ -227,14 +226,14 @@ CODEBOOKS = [
     integers(8, -128, 127),  # all codes
     integers(8, -127, 127, Fraction(8)),
     integers(3, -2, 3),  # not the same on both sides
-    integers(4, -7, 7, Fraction(1, 10)),  # no power of two
+    integers(4, -7, 7, Fraction(3, 32)),  # no power of two
     integers(4, -7, 7, Fraction(3)),  # nor this
-    integers(2, -1, 0),
+    integers(2, -1, 1),
     replace(integers(4, -7, 7), ties="lower"),
     replace(integers(3, -3, 3), bounds=tuple(Fraction(2 * k + 1, 4) for k in range(-3, 3))),
     Codebook("two", (Fraction(-1), Fraction(1))),
     Codebook("uneven", tuple(map(Fraction, (0, 1, -1, 7, 3, -2, 100, -5)))),
-    Codebook("far", tuple(Fraction(10) ** k * s for k in (-99, -60, -44, -40, -10, 0, 37, 38) for s in (1, -1))),
+    Codebook("far", tuple(Fraction(10.0**k) * s for k in (-99, -60, -44, -40, -10, 0, 37, 38) for s in (1, -1))),
     Codebook("given", tuple(map(Fraction, (-1, 0, 1, 2))), bounds=tuple(map(Fraction, ("-0.1", "0.5", "0.5")))),
 ]
 

@@ -116,10 +116,15 @@ class Codebook:
         return np.array(sorted(used, key=self.values.__getitem__), np.uint8)
 
     @cached_property
+    def thresholds(self) -> tuple[Fraction, ...]:
+        """Between which numbers encoding decides, by increasing value: ``bounds``, or the midpoints."""
+        ordered = [self.values[c] for c in self.order]
+        return self.bounds or tuple((a + b) / 2 for a, b in itertools.pairwise(ordered))
+
+    @cached_property
     def above(self) -> npt.NDArray[np.float64]:
         """For each step from one value to the next the largest float64 that still takes the lower one."""
-        ordered = [self.values[c] for c in self.order]
-        middles = self.bounds or [(a + b) / 2 for a, b in itertools.pairwise(ordered)]
+        middles = self.thresholds
         limits = np.array([float(m) for m in middles])
         # down where float64 rounded up, and where the upper code is the even one: there the tie itself goes up
         up = np.array([Fraction(float(limit)) > m for limit, m in zip(limits, middles, strict=True)])

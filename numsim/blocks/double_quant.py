@@ -14,6 +14,7 @@ import numpy.typing as npt
 from numsim.array import Array
 from numsim.blocks.array import BlockArray
 from numsim.blocks.codebooks import Codebook
+from numsim.blocks.formats import BlockFormat
 from numsim.blocks.rules import F, Floats
 from numsim.blocks.tiles import one_fp32
 from numsim.errors import InputError, short
@@ -117,8 +118,17 @@ class DoubleQuantized:
     @property
     def bits_per_value(self) -> float:
         """Storage in bits where blocks are full; the offset is not counted."""
-        format = self.array.format
-        return format.element.bits + (format.bits_per_value - format.element.bits) * (8 + 32 / BLOCK) / 32
+        return double_bits(self.array.format)
+
+
+def double_bits(format: BlockFormat) -> float:
+    """Bits a value with FP32 scales that are quantised again; the offset is not counted.
+
+    >>> from numsim.blocks import get_block_format
+    >>> round(double_bits(get_block_format("nf4")), 3)
+    4.127
+    """
+    return format.element.bits + (format.bits_per_value - format.element.bits) * (8 + 32 / BLOCK) / 32
 
 
 def double_quantize(x: BlockArray) -> DoubleQuantized:

@@ -18,7 +18,7 @@ from numsim import kernels
 from numsim.blocks.array import amaxes, quantize
 from numsim.blocks.codebooks import Codebook
 from numsim.blocks.formats import BlockFormat, get_block_format
-from numsim.blocks.rules import RULES, F, Floats, half_ulp, tensor_level
+from numsim.blocks.rules import FLT_MAX, RULES, F, Floats, half_ulp, tensor_level
 from numsim.codes import decode
 from numsim.errors import InputError, short
 from numsim.events import Events
@@ -334,7 +334,7 @@ def _current(amax: Any, format: BlockFormat, whole: Any) -> list[ScaleStep]:
 
 
 def _current_pow2(amax: Any, format: BlockFormat, whole: Any) -> list[ScaleStep]:
-    scale = min(F(format.element_max) / amax, np.finfo(np.float32).max)
+    scale = min(F(format.element_max) / amax, FLT_MAX)
     power = (F(scale).view(np.uint32) & np.uint32(0xFF800000)).view(np.float32)
     return [*_current(amax, format, whole), ScaleStep("down to a power of two", float(power))]
 
@@ -383,19 +383,14 @@ _STEPS: dict[str, Steps] = {
     "absmax": _absmax, "absmax-127": _current, "nvfp4": _nvfp4,
     "torchao-nvfp4": _torchao_nvfp4,
 }  # fmt: skip
-_ANY_AMAX = (
-    "torchao",
-    "torchao-pow2",
-    "nvfp4",
-    "torchao-nvfp4",
-)  # the others have cases of their own for 0, infinity and NaN
+# The others have cases of their own for 0, infinity and NaN.
+_ANY_AMAX = ("torchao", "torchao-pow2", "nvfp4", "torchao-nvfp4")
 
 
 def _steps(amax: Any, format: BlockFormat, whole: Any) -> list[ScaleStep]:
-    """None where the amax is a case of its own."""
+    """Empty where the amax is a case of its own."""
     ordinary = np.isfinite(amax) and amax > 0
-    steps = _STEPS.get(format.rule)
-    if steps is None or not (ordinary or format.rule in _ANY_AMAX):
+    if not (ordinary or format.rule in _ANY_AMAX):
         return []
     with np.errstate(all="ignore"):
-        return steps(F(amax), format, F(whole))
+        return _STEPS[format.rule](F(amax), format, F(whole))

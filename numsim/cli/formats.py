@@ -253,7 +253,7 @@ def recipe_card(recipe: Recipe) -> list[Line]:
     r = recipe
     name, title, header, *rows = str(r).splitlines()
     gemms = [r.gemm(name) for name in GEMMS]
-    rules = dict.fromkeys(get_block_format(x.format).rule for g in gemms for x in (g.a, g.b) if x is not None)
+    rules = dict.fromkeys(x.format.rule for g in gemms for x in (g.a, g.b) if x is not None)
     facts = [("scaling", f"{r.scaling}: {SCALINGS[r.scaling]}")]
     if r.delayed is None:
         facts += [("rule", f"{rule}: {RULES[rule].what}") for rule in rules]
@@ -284,7 +284,7 @@ def recipe_facts(recipe: Recipe) -> dict[str, Any]:
     def operand(x: Any) -> dict[str, Any] | None:
         if x is None:
             return None
-        format = get_block_format(x.format)
+        format = x.format
         return {
             "format": format.name,
             "rule": "delayed" if r.delayed is not None else format.rule,

@@ -120,7 +120,7 @@ def run(
         answer=str(cell(asked[chosen[0]]["single-tensor"][steps], 4))
         if chosen[0] in asked else "not answered by this machine",
         tables=tuple(t for t in tables if t.rows and len(t.columns) > 2),
-        findings=tuple(_findings(chosen, constants, asked, decays, gone, first, (gradient, beta2, eps, steps))),
+        findings=tuple(_findings(constants, asked, decays, gone, first, (gradient, beta2, eps, steps))),
         series={
             "gradient": gradient,
             "beta2": beta2,
@@ -233,7 +233,6 @@ def _exact(beta2: float, gradient: float, steps: int, at: int) -> float:
 
 # --- words -----------------------------------------------------------------------------------------------------------
 def _findings(
-    chosen: Sequence[Format],
     constants: Mapping[Format, Floats],
     asked: Mapping[Format, Mapping[str, Floats]],
     decays: Mapping[Format, Floats],

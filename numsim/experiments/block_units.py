@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from numsim.array import Array
-from numsim.blocks import RULES, BlockArray, BlockFormat, Codebook, get_block_format, hadamard
+from numsim.blocks import RULES, BlockArray, BlockFormat, Codebook, hadamard
 from numsim.blocks.array import amaxes
-from numsim.blocks.rules import tensor_level
+from numsim.blocks.rules import make_scales
 from numsim.blocks.tiles import Tiles
 from numsim.codes import Codes, decode
 from numsim.experiments.experiment import Session, cell, listed
@@ -48,11 +48,10 @@ def quantized(session: Session, rows: Floats, format: BlockFormat) -> BlockArray
     """``blocks.quantize`` with a machine's casts and FP32 products; None where it has none. A row is a block.
 
     Scales are the rule's. Products with a power of two are exact, and not asked; the look-up of a codebook rounds
-    nothing. Elements are clamped to the format's range before the cast, as torchao does it.
+    nothing.
     """
     amax = np.abs(rows).max(axis=1, keepdims=True)
-    whole, back = tensor_level(amax, format)
-    multiplier, codes = RULES[format.rule].scales(amax, format, whole)
+    (multiplier, codes), back = make_scales(amax, format)
     if format.scale == E8M0:
         with np.errstate(all="ignore"):
             scaled = rows * multiplier
@@ -66,12 +65,17 @@ def quantized(session: Session, rows: Floats, format: BlockFormat) -> BlockArray
     if isinstance(element, Codebook):
         elements = element.encode(scaled)
     else:
-        most = np.float32(format.element_max)
-        cast = session.ask(ask("cast", [FP32], element, [np.clip(scaled, -most, most).view(np.uint32)]))
+        cast = saturated(session, scaled, element)
         if cast is None:
             return None
         elements = cast
-    return BlockArray(elements, Array(codes, format.scale), format, tensor_scale=float(back))
+    return BlockArray(elements, Array(codes, format.scale), format, tensor_scale=back)
+
+
+def saturated(session: Session, scaled: Floats, element: Format, **options: Any) -> npt.NDArray[Any] | None:
+    """A machine's cast of numbers that are clamped to the element's range before, as torchao does it."""
+    most = np.float32(float(element.max))
+    return session.ask(ask("cast", [FP32], element, [np.clip(scaled, -most, most).view(np.uint32)], **options))
 
 
 def error(session: Session, rows: Floats, format: BlockFormat) -> float | None:
@@ -100,23 +104,21 @@ def quantized_operand(session: Session, operand: Operand, x: Floats, seed: int, 
     The scales are numsim's. Where blocks do not fill the matrix it is as if zeros stood beside it. ``amax`` takes the
     place of the tensor's own. None where the machine does neither.
     """
-    format, element = get_block_format(operand.format), get_block_format(operand.format).element
+    format, element = operand.format, operand.format.element
     assert isinstance(element, Format)
     rows = _filled(hadamard(x, output="bf16") if operand.transform else x, format)
-    tiles, rule = Tiles(rows.shape, format, -1), RULES[format.rule]
+    tiles = Tiles(rows.shape, format, -1)
     matrix = tiles.matrix(rows)
-    amax = amaxes(matrix, tiles.rows, tiles.columns, rule.nan) if amax is None else np.full((1, 1), amax)
-    whole, back = tensor_level(amax, format)
-    multiplier, codes = rule.scales(amax, format, whole)
-    factor = tiles.spread(tiles.scales_back(decode(codes, format.scale))) * float(back)
+    amax = amaxes(matrix, tiles.rows, tiles.columns, RULES[format.rule].nan) if amax is None else np.full((1, 1), amax)
+    (multiplier, codes), back = make_scales(amax, format)
+    factor = tiles.spread(tiles.scales_back(decode(codes, format.scale))) * back
     multiplier = np.ascontiguousarray(tiles.spread(tiles.scales_back(multiplier)))
 
     product = session.ask(ask("mul", [FP32, FP32], FP32, [matrix.view(np.uint32), multiplier.view(np.uint32)]))
     scaled = matrix * multiplier if product is None else product.view(np.float32)
-    most = np.float32(float(element.max))
     drawn = {"rounding": "stochastic", "seed": seed, "sr_bits": operand.sr_bits}
     options = drawn if operand.rounding == "stochastic" else {}
-    cast = session.ask(ask("cast", [FP32], element, [np.clip(scaled, -most, most).view(np.uint32)], **options))
+    cast = saturated(session, scaled, element, **options)
     if product is None and cast is None:
         return None
     crop = tuple(slice(n) for n in x.shape)

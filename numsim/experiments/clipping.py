@@ -28,13 +28,13 @@ from numsim.experiments.units import normal
 from numsim.formats import FP32, Format
 from numsim.machines.question import ask
 from numsim.optimizers import clip_grad_norm, unscale_and_clip
+from numsim.optimizers.gradients import LANES
 from numsim.random import check_seed
 from numsim.rounding import encode
 from numsim.scaling import GradScaler
 from numsim.scaling.protocol import GradScalerProtocol, Parameter
 
 Floats = npt.NDArray[np.float64]
-_LANES = 8  # partial sums of torch's norm on x86-64
 _COUNT = 4096  # gradients whose length is looked at
 _SCALES = 25  # loss scales 2^0 to 2^24
 _NORMS = tuple(2.0**k for k in range(8, 21))
@@ -71,7 +71,7 @@ def run(
 
     gradients = _of_norm(norm, seed)
     order = _order(session, gradients, max_norm)
-    whole = count - count % _LANES
+    whole = count - count % LANES
     cases = {
         "3, 4": [3.0, 4.0], "0.3, 0.4": [0.3, 0.4], "3, inf": [3.0, np.inf], "3, NaN": [3.0, np.nan],
         f"{whole} times {size:g}": np.full(whole, size),
@@ -143,8 +143,8 @@ def clip(session: Session, format: Format, gradients: Any, max_norm: float) -> C
     """
     machine = _Machine(session, format)
     x = np.asarray(gradients, np.float64)
-    codes = np.asarray(encode(np.pad(x, (0, -len(x) % _LANES)), format))
-    lanes = np.ascontiguousarray(codes.reshape(-1, _LANES).T)
+    codes = np.asarray(encode(np.pad(x, (0, -len(x) % LANES)), format))
+    lanes = np.ascontiguousarray(codes.reshape(-1, LANES).T)
     parts = machine.ask("dot", [format, format], lanes, lanes)
     squares = machine.ask("sum", [FP32], parts)
     norm = machine.fit(None if squares is None else fp32(np.sqrt(decode(squares, FP32))))

@@ -68,7 +68,7 @@ def run(
         },
         answer=str(_fatal(steps[FP32])) if answered else "not answered by this machine",
         tables=tuple(t for t in tables if t.rows),
-        findings=tuple(_findings(scales, steps, falls, ends, overflows)),
+        findings=tuple(_findings(scales, steps, falls, ends)),
         series={
             "start": 2.0**scale,
             "weight": {f.name: s.weight.tolist() for f, s in steps.items()},
@@ -169,7 +169,6 @@ def _findings(
     steps: Mapping[Format, Step],
     falls: Mapping[str, Trace],
     ends: Mapping[str, Mapping[Format, Step | None]],
-    overflows: int,
 ) -> list[str]:
     found = []
     inverses = np.array([reciprocal(s) for s in scales.tolist()])

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from numsim.codes import decode
 from numsim.data import load_gradients
-from numsim.experiments.block_units import clipped_means
+from numsim.experiments.block_units import clipped_means, saturated
 from numsim.experiments.experiment import (
     Experiment,
     Result,
@@ -23,7 +23,7 @@ from numsim.experiments.experiment import (
     listed,
     percent,
 )
-from numsim.formats import FP32, Format
+from numsim.formats import FP32, get_format, Format
 from numsim.machines.question import ask
 from numsim.rounding import encode
 from numsim.scaling import DelayedScaling, replay_amaxes
@@ -152,11 +152,10 @@ def _like(tensor: npt.NDArray[np.float32], amax: float, before: float) -> npt.ND
 
 def _zeros(session: Session, tensors: Sequence[npt.NDArray[np.float32]], trace: Trace, direction: str) -> Floats | None:
     """The share of each step's numbers that become 0, by the machine's casts."""
-    element = DelayedScaling().format(direction).element
+    element = get_format(DelayedScaling().format(direction).element)
     with np.errstate(all="ignore"):
         scaled = np.stack(tensors) * trace["scale used"].astype(np.float32)[:, None]
-    most = np.float32(float(element.max))
-    codes = session.ask(ask("cast", [FP32], element.name, [np.clip(scaled, -most, most).view(np.uint32)]))
+    codes = saturated(session, scaled, element)
     return None if codes is None else np.mean(decode(codes, element) == 0, axis=1)
 
 

@@ -102,7 +102,7 @@ class Experiment:
     def asked_at(self, result: Result) -> dict[str, Any]:
         """Of the parameters that a result has otherwise, those that question, choices and explanation are written for.
 
-        None where the question stands: with the defaults, and in full size if the answer is one of the choices.
+        Empty where the question stands: with the defaults, and in full size if the answer is one of the choices.
         """
         changed = self.changed(result.parameters)
         full = {k: _canonical(v) for k, v in self.full.items()}

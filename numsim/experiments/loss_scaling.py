@@ -15,7 +15,6 @@ from numsim.data import Recorded, load_gradients
 from numsim.errors import InputError, short
 from numsim.experiments.experiment import Experiment, Result, Session, Table, cell, check_whole, listed, percent
 from numsim.experiments.scaler_runs import (
-    SAYS,
     Limits,
     in_a_row,
     longest_run,
@@ -30,6 +29,7 @@ from numsim.experiments.scaler_runs import (
 from numsim.experiments.underflow import KINDS, Gradients
 from numsim.formats import FP16
 from numsim.scaling import get_scaler, replay
+from numsim.scaling.playback import SAYS
 from numsim.traces import Trace
 
 Floats = npt.NDArray[np.float64]
@@ -218,11 +218,6 @@ _MEANING = {
 
 def _power(exponent: int | None) -> str:
     return "none" if exponent is None else f"2^{exponent}"
-
-
-def _most(trace: Trace) -> int:
-    """The longest run of overflows."""
-    return max((in_a_row(trace, e.step) for e in overflows(trace)), default=0)
 
 
 def _counted(n: int, what: str) -> str:

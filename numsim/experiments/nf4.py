@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from numsim.blocks import BlockFormat, Codebook, double_quantize, get_block_format
 from numsim.blocks.array import decode_elements
-from numsim.blocks.double_quant import BLOCK
+from numsim.blocks.double_quant import double_bits
 from numsim.data import load_gradients
 from numsim.experiments.block_units import error, in_blocks, normals, percents, quantized, relative
 from numsim.experiments.experiment import Experiment, Result, Session, Table, check_whole, listed, percent
@@ -133,11 +133,9 @@ def _density(weights: Floats, block: int) -> list[float]:
 
 # --- formats ----------------------------------------------------------------------------------------------------------
 def _bits(name: str, size: int) -> float:
-    """Bits a weight: its code, and its part of the scale; double quantisation's as ``blocks.double_quant`` counts."""
+    """Bits a weight: its code, and its part of the scale."""
     f = replace((CODES | HARDWARE)["NF4" if name == DOUBLE else name], block=(size,))
-    if name != DOUBLE:
-        return f.bits_per_value
-    return f.element.bits + (f.bits_per_value - f.element.bits) * (8 + 32 / BLOCK) / 32
+    return double_bits(f) if name == DOUBLE else f.bits_per_value
 
 
 def _gigabytes(bits: float) -> str:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from numsim.blocks import get_block_format, list_block_formats
+from numsim.blocks import list_block_formats
 from numsim.data import load_gradients
 from numsim.errors import InputError, short
 from numsim.experiments.block_units import Kept, clipped_means, quantized_operand
@@ -101,7 +101,7 @@ def run(
             f"Signal to noise in dB, and -> 0: share that becomes 0 (gradient of step {step})",
             ("recipe", "grad in", *(column for name in short_names for column in (name, "-> 0"))),
             tuple(
-                (name, get_block_format(operands["grad_output"].format).element.title,
+                (name, operands["grad_output"].format.element.title,
                  *(c for t in OPERANDS for c in (_db(plain[name, t].noise), percent(plain[name, t].zero))))
                 for name, operands in cast.items()
             ),
@@ -126,7 +126,7 @@ def run(
             tuple(
                 (name, cell(f.bits_per_value), f.scale.title, *(percent(plain[name, t].clipped) for t in OPERANDS))
                 for name, operands in chosen.items()
-                for f in [get_block_format(operands["grad_output"].format)]
+                for f in [operands["grad_output"].format]
                 if all((name, t) in plain for t in OPERANDS)
             ),
         ),
@@ -303,7 +303,7 @@ def _findings(
     inputs = names or [n for n, t in plain if t == "input"]  # without casts the products tell
     full = {n: percent(plain[n, "input"].clipped) for n in inputs if plain[n, "input"].clipped}
     if inputs:
-        elements = [get_block_format(_operands(n)[1]["input"].format).element for n in full or inputs]
+        elements = [_operands(n)[1]["input"].format.element for n in full or inputs]
         which = listed([f"{n} {share}" for n, share in full.items()]) if full else "none"
         meant = clipped_means(e for e in elements if isinstance(e, Format))
         found.append(f"Of the numbers of the input are clipped: {which}. {meant}")

@@ -15,12 +15,11 @@ from numsim.formats import FP32, Format
 from numsim.machines.question import ask
 from numsim.rounding import encode
 from numsim.scaling import ScalerError, get_scaler, list_scalers, replay
+from numsim.scaling.playback import SAYS
 from numsim.scaling.scaler import FLT_MAX
 from numsim.traces import Event, Trace
 
 Overflows = Callable[[int, float], bool]  # (step from 1, scale) -> whether a gradient is not finite
-
-SAYS = {"search": "searching", "probe": "probing", "fall": "falling"}  # what an overflow says
 
 
 class Limits:

@@ -137,3 +137,10 @@ def draws(draw: Draw | None, start: int, count: int) -> Iterator[tuple[Any, ...]
             end = min(count, first + (1 << 32) - low)
             yield first, end, np.uint32(draw.r), _NONE, np.uint32(low), *map(np.uint32, random.keys(draw.seed, high))
             first = end
+
+
+def as_read_only(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """A flat view of the one type for which kernels are compiled."""
+    view: npt.NDArray[Any] = np.require(x, requirements=("C", "A")).reshape(-1).view()
+    view.flags.writeable = False
+    return view

@@ -30,7 +30,7 @@ from numsim.kernels import rounding
 from numsim.kernels._blocks_codebooks import nearest
 from numsim.kernels._blocks_loops import INFINITY, MAGNITUDE
 from numsim.kernels._pool import LARGE, over_chunks
-from numsim.kernels._rounding_plan import draws, prepare
+from numsim.kernels._rounding_plan import as_read_only, draws, prepare
 from numsim.random import Draw
 from numsim.rounding import Policy
 
@@ -45,7 +45,7 @@ _BEYOND = np.float32(np.inf)
 # --- the twins --------------------------------------------------------------------------------------------------------
 def amaxes(x: Floats, rows: int, columns: int, nan: str) -> Floats:
     """The largest magnitude of each tile of a matrix, as a grid."""
-    words, limit = _read_only(x).view(np.uint32), INFINITY if nan == "ignored" else MAGNITUDE
+    words, limit = as_read_only(x).view(np.uint32), INFINITY if nan == "ignored" else MAGNITUDE
     if columns == 1:
         return _amaxes_below_each_other(words, x.shape[1], rows, limit)
     pieces = -(-columns // PIECE)  # of a line
@@ -98,7 +98,7 @@ def decode_matrix(
         return array.decode_matrix(codes, rows, columns, format, factors)
     table = array.decode_elements(np.arange(format.element.codes, dtype=codes.dtype), format)
     lines, values = _lines(codes, factors, rows, columns), np.empty(codes.size, np.float64)
-    table = _read_only(table)
+    table = as_read_only(table)
     over_chunks(codes.size, lambda first, end: loops.look_up(*lines, table, first, values[first:end]))
     return values.reshape(codes.shape)
 
@@ -119,7 +119,7 @@ class _Lines(NamedTuple):
 def _lines(numbers: npt.NDArray[Any], grid: npt.NDArray[Any], rows: int, columns: int) -> _Lines:
     """A matrix, and a grid of factors of its tiles."""
     each = grid.repeat(rows, axis=0) if columns > 1 and rows > 1 else grid
-    return _Lines(_read_only(numbers), _read_only(each), columns, numbers.shape[1], rows)
+    return _Lines(as_read_only(numbers), as_read_only(each), columns, numbers.shape[1], rows)
 
 
 def _amaxes_below_each_other(words: npt.NDArray[Any], width: int, rows: int, limit: Any) -> Floats:
@@ -178,7 +178,7 @@ def _round_products(lines: _Lines, element: Format, draw: Draw | None, policy: P
 
     def work(first: int, end: int) -> None:
         products = np.empty(_BLOCK if to_nearest else min(CHUNK, end - first), np.float32)
-        given = most, products, _read_only(products).view(np.uint32), prepared.plan
+        given = most, products, as_read_only(products).view(np.uint32), prepared.plan
         if to_nearest:
             loops.nearest_even(*lines, first, codes[first:end], *given)
             return
@@ -210,10 +210,3 @@ def _draws_of(draw: Draw | None, span: slice) -> Draw | None:
     if draw.given is not None:
         return replace(draw, given=draw.given[span])
     return replace(draw, position=draw.position + span.start)
-
-
-def _read_only(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """A flat view of the one type for which kernels are compiled."""
-    view: npt.NDArray[Any] = np.require(x, requirements=("C", "A")).reshape(-1).view()
-    view.flags.writeable = False
-    return view

@@ -7,10 +7,7 @@ rounded where they are. Every sum is the same FP32 sum of the same two numbers a
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
 from numsim import kernels
 from numsim.blocks.hadamard import butterflies as reference
@@ -19,7 +16,7 @@ from numsim.blocks.rules import Floats
 from numsim.formats import Format
 from numsim.kernels._jit import jit
 from numsim.kernels._pool import LARGE, over_chunks
-from numsim.kernels._rounding_plan import LOOPS, prepare
+from numsim.kernels._rounding_plan import LOOPS, as_read_only, prepare
 from numsim.rounding import Policy
 
 WIDTH = 1 << 12  # columns at a time (no loop knows this number: tests change it)
@@ -32,7 +29,7 @@ def butterflies(x: Floats, signs: int, inverse: bool, format: Format) -> Floats:
     if not (prepared.quick and format.max_rank and kernels.fits_source(np.float32, format)):
         return reference(x, signs, inverse, format)
     out, (groups, _, width) = np.empty(x.size, np.float32), x.shape
-    numbers, words = _read_only(np.require(x, requirements=("C", "A")).reshape(-1)), out.view(np.uint32)
+    numbers, words = as_read_only(x), out.view(np.uint32)
     factors, ones = sign_factors(signs), np.ones(16, np.float32)
     before, after = (ones, factors) if inverse else (factors, ones)
     before, count = before * np.float32(0.25), min(WIDTH, width) if width > 1 else min(-(-WIDTH // 8), groups)
@@ -40,22 +37,15 @@ def butterflies(x: Floats, signs: int, inverse: bool, format: Format) -> Floats:
     def work(first: int, end: int) -> None:
         hold, turned = np.empty((2, 16 * count), np.float32)
         if width > 1:
-            results = out, words, _read_only(words)
+            results = out, words, as_read_only(words)
             _below_each_other(numbers, *results, before, after, prepared.plan, width, count, first, end, hold)
         else:
-            buffers = hold, turned, turned.view(np.uint32), _read_only(turned.view(np.uint32))
+            buffers = hold, turned, turned.view(np.uint32), as_read_only(turned.view(np.uint32))
             _side_by_side(numbers, out, before, after, prepared.plan, count, first, end, *buffers)
 
     units = groups * -(-width // count) if width > 1 else -(-groups // count)
     over_chunks(units, work, large=max(LARGE // (16 * count), 1))
     return out.reshape(x.shape)
-
-
-def _read_only(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """A view of the one type for which kernels are compiled."""
-    view: npt.NDArray[Any] = x.view()
-    view.flags.writeable = False
-    return view
 
 
 TWINS = [(reference, butterflies)]

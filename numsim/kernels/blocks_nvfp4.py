@@ -19,7 +19,7 @@ from numsim.formats import E2M1
 from numsim.kernels._blocks_loops import multiply
 from numsim.kernels._jit import jit
 from numsim.kernels._pool import LARGE, over_chunks
-from numsim.kernels._rounding_plan import LOOPS, prepare
+from numsim.kernels._rounding_plan import LOOPS, as_read_only, prepare
 from numsim.kernels.blocks import amaxes as amaxes
 from numsim.rounding import Policy
 
@@ -41,8 +41,7 @@ def choose(
     width = matrix.size if rows == 1 and columns > 1 else matrix.shape[1]
     strip = max(STRIP // columns, 1) * columns
     codes, take4 = np.empty(matrix.size, np.uint8), np.empty(candidates[0].codes.size, np.bool_)
-    numbers = np.require(matrix, requirements=("C", "A")).reshape(-1).view()
-    numbers.flags.writeable = False
+    numbers = as_read_only(matrix)
     scales = [x.reshape(-1) for c in candidates for x in (c.multiplier, c.stored)]
     policy = Policy("nearest-even", "saturate", "keep", "max")
     plans = prepare(E2M1, policy, 32, False).plan, prepare(E2M1, policy, 32, True).plan

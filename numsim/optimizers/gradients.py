@@ -22,7 +22,7 @@ from numsim.optimizers.tensors import Tensor, Tensors, fit, fit_all
 
 DIVIDE = ("before", "after", "never")
 _EXAMPLE = "Example: unscale_and_clip(gradients, 65536.0, 1.0)"
-_LANES = 8  # partial sums of torch's norm on x86-64
+LANES = 8  # partial sums of torch's norm on x86-64
 
 
 def accumulate_gradients(
@@ -171,8 +171,8 @@ def unscale_and_clip(gradients: Sequence[Any], scale: float, max_norm: float, fo
 
 
 def _norm(t: Tensors, x: Tensor, format: Format) -> Tensor:
-    whole = x.size - x.size % _LANES
-    squares = array((x[:whole] * x[:whole]).reshape(-1, _LANES), FP32)
+    whole = x.size - x.size % LANES
+    squares = array((x[:whole] * x[:whole]).reshape(-1, LANES), FP32)
     total = array_sum(array_sum(squares, axis=0)).values.astype(np.float32)
     for value in x[whole:]:
         total = t.multiply_add(value, value, total)

@@ -22,7 +22,7 @@ from numsim.blocks.tiles import as_fp32
 from numsim.errors import InputError, check_choice, short
 from numsim.files import is_label
 from numsim.host import check_ieee
-from numsim.scaling.scaler import as_numbers, number, settle
+from numsim.scaling.scaler import as_numbers, number, reciprocal, settle
 from numsim.traces import Event, Trace
 from numsim.values import is_whole
 
@@ -69,8 +69,7 @@ class DelayedState:
     def inv_scale(self) -> float:
         """What is stored with the codes to undo the scale: 1 / scale in FP32."""
         check_ieee()
-        with np.errstate(all="ignore"):
-            return float(F(1) / F(self.scale))
+        return reciprocal(self.scale)
 
 
 @dataclass(frozen=True)

@@ -104,6 +104,7 @@ class OpenSeq2SeqLogMaxScaler(Scaler):
 
     @property
     def first_growth(self) -> int:
+        """The first step already moves the scale, by its amax."""
         return 1
 
     def _clip(self, scale: float) -> float:

@@ -80,6 +80,9 @@ def replay(scaler: Any, found_inf: Any, state: Any = None) -> Trace:
     return Trace(scaler.title, np.arange(1, len(states) + 1), series, tuple(events), _about(scaler))
 
 
+SAYS = {"search": "searching", "probe": "probing", "fall": "falling"}  # what an overflow does, by its kind
+
+
 def overflow_kind(scale: float, stood: float | None) -> str:
     """What an overflow at a scale says; ``stood`` is the scale that grew last, None before the first growth.
 

@@ -24,7 +24,7 @@ GEMMS: dict[str, tuple[str, str]] = {  # y = x W^T, dx = dy W, dW = dy^T x
 }  # fmt: skip
 """The three products of a linear layer, and the tensors that each multiplies."""
 
-OPERANDS = ("input", "weight", "grad_output")
+OPERANDS = tuple(dict.fromkeys(tensor for pair in GEMMS.values() for tensor in pair))
 _SUMMED = {  # the axis of the tensor that the product sums along
     ("fprop", "input"): -1, ("fprop", "weight"): -1, ("dgrad", "grad_output"): -1,
     ("dgrad", "weight"): -2, ("wgrad", "input"): -2, ("wgrad", "grad_output"): -2,
@@ -186,7 +186,7 @@ class Recipe:
     def _words(self, x: Operand | None) -> tuple[str, ...]:
         if x is None:
             return "high precision", "", "", ""
-        format = get_block_format(x.format)
+        format = x.format
         rule = "delayed" if self.delayed is not None else format.rule
         return format.name, rule, x.rounding + f", {x.sr_bits} bits" * bool(x.sr_bits), x.transform
 

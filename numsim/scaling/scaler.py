@@ -328,9 +328,9 @@ class CountingScaler(FlagScaler):
 # --- strict checks ----------------------------------------------------------------------------------------------------
 _STRICT: dict[str, tuple[float, float]] = {  # open intervals, by the name of the setting
     "init_scale": (0, math.inf), "growth_factor": (1, math.inf), "scale_factor": (1, math.inf),
-    "backoff_factor": (0, 1), "min_scale": (0, math.inf), "max_scale": (0, math.inf), "growth_interval": (0, math.inf),
-    "hysteresis": (0, math.inf), "history": (0, math.inf), "amax_history_len": (0, math.inf),
+    "backoff_factor": (0, 1), "min_scale": (0, math.inf), "max_scale": (0, math.inf),
 }  # fmt: skip
+_COUNTS = ("growth_interval", "hysteresis", "history", "amax_history_len")
 
 
 def check_strict(settings: Any) -> None:
@@ -352,13 +352,11 @@ def check_strict(settings: Any) -> None:
     else:
         raise InputError(f"{short(settings)}: a scaler, or its settings as a dict, is needed. {_EXAMPLE}")
     for name, (above, below) in _STRICT.items():
-        if (x := given.get(name)) is None:
-            continue
-        if name in ("growth_interval", "hysteresis", "history", "amax_history_len"):
-            if whole(name, x, -(2**63)) < 1:
-                raise InputError(f"{name}={short(x)}: at least 1 is needed. {_EXAMPLE}")
-        else:
+        if (x := given.get(name)) is not None:
             positive(name, x, above=above, below=below)
+    for name in _COUNTS:
+        if (x := given.get(name)) is not None and whole(name, x, -(2**63)) < 1:
+            raise InputError(f"{name}={short(x)}: at least 1 is needed. {_EXAMPLE}")
     first, least, most = (given.get(name) for name in ("init_scale", "min_scale", "max_scale"))
     if first is not None and ((least is not None and least > first) or (most is not None and most < first)):
         raise InputError(

@@ -110,13 +110,14 @@ class GradScaler(FlagScaler):
         return State(fp32(self.init_scale))
 
     def overflow(self, state: Any) -> Any:
-        return replace(state, scale=fp32(state.scale * self.backoff_factor), growth_tracker=0)
+        return replace(state, scale=fp32(state.scale * self.factors[1]), growth_tracker=0)
 
     def clean(self, state: Any) -> Any:
         if not self.grows(state):
             return replace(state, growth_tracker=int32(state.growth_tracker + 1))
-        grown = fp32(state.scale * self.growth_factor)
-        return replace(state, scale=grown if math.isfinite(grown) else state.scale, growth_tracker=0)
+        grown = fp32(state.scale * self.factors[0])
+        kept = math.isfinite(grown) or not self.keeps_finite
+        return replace(state, scale=grown if kept else state.scale, growth_tracker=0)
 
     def grows(self, state: Any) -> bool:
         return int32(state.growth_tracker + 1) == self.growth_interval
@@ -154,14 +155,6 @@ class ShardedGradScaler(GradScaler):
 
     def is_overflow(self, found_inf: Any) -> Any:
         return found_inf >= 1.0
-
-    def overflow(self, state: Any) -> Any:
-        return replace(state, scale=fp32(state.scale * fp32(self.backoff_factor)), growth_tracker=0)
-
-    def clean(self, state: Any) -> Any:
-        if not self.grows(state):
-            return replace(state, growth_tracker=int32(state.growth_tracker + 1))
-        return replace(state, scale=fp32(state.scale * fp32(self.growth_factor)), growth_tracker=0)
 
     @property
     def factors(self) -> tuple[float, float]:

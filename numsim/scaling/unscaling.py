@@ -26,8 +26,8 @@ def unscale(scaler: Any, state: Any, grads: Any, format: Any = None) -> tuple[Ar
     **unscaled** numbers; Apex at the fp32 sum of the scaled ones (here in index order; the GPU has its own), which
     overflows, or is inf - inf, where no gradient need be; fairseq at the norm, whose squares overflow from 2^64 on.
 
-    ``grads`` is an ``Array``, or numbers with their ``format``. Raises ``InputError`` for what is no scaler or no state
-    of it, ``ScalerError`` where the scale is a Python float of 0: the originals divide by it. Source: as for the
+    ``grads`` is an ``Array``, or numbers with their ``format``. Raises ``InputError`` for what is no scaler or no
+    state, ``ScalerError`` where the scale is a Python float of 0: the originals divide by it. Source: as for the
     scalers.
 
     >>> from numsim.scaling import ApexScaler, FlaxScaler, State

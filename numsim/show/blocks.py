@@ -171,14 +171,8 @@ def card(format: BlockFormat) -> list[Line]:
     return [*lines, *explanation(explain_block(list(WORKED), f))]
 
 
-def thresholds(book: Codebook) -> list[Fraction]:
-    """Between which numbers encoding decides, by increasing value."""
-    ordered = [book.values[c] for c in book.order]
-    return list(book.bounds or [(a + b) / 2 for a, b in itertools.pairwise(ordered)])
-
-
 def _listed(book: Codebook) -> list[Line]:
-    takes = ["", *(short(x) for x in thresholds(book))]
+    takes = ["", *(short(x) for x in book.thresholds)]
     rows = [[code_text(int(c), book), short(book.values[c]), above]
             for c, above in zip(book.order, takes, strict=True)]  # fmt: skip
     return _columns(["  code", "value", "of numbers above"], [[f"  {c}", *rest] for c, *rest in rows], 1)
@@ -260,7 +254,7 @@ def _block(b: Block, format: BlockFormat) -> list[Line]:
         *_elements(b, format),
     ]
     if len(b.others) > 1:
-        lines += _others(b, format)
+        lines += _others(b)
     return lines
 
 
@@ -300,7 +294,7 @@ def _percent(error: Fraction | None, number: float) -> str:
     return f"{signed(error / Fraction(number) * 100)} %" if error else "0"
 
 
-def _others(b: Block, format: BlockFormat) -> list[Line]:
+def _others(b: Block) -> list[Line]:
     """The same block under each rule; the one in force has a star."""
     rows = []
     for o in b.others:
@@ -340,7 +334,7 @@ def element_facts(element: Format | Codebook) -> dict[str, Any]:
     return {
         **most, "kind": "codebook", "ties": element.ties, "unused": list(element.unused), "source": element.source,
         "values": [fraction_text(v) for v in element.values],
-        "thresholds": [fraction_text(x) for x in thresholds(element)],
+        "thresholds": [fraction_text(x) for x in element.thresholds],
     }  # fmt: skip
 
 

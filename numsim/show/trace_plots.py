@@ -14,9 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from numsim.errors import InputError, short
-from numsim.experiments.scaler_runs import SAYS
 from numsim.formats import get_format
-from numsim.scaling.playback import overflow_kind
+from numsim.scaling.playback import SAYS, overflow_kind
 from numsim.show.style import (
     BLACK,
     BLUE,

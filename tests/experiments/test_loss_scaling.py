@@ -11,11 +11,12 @@ from numsim.data import load_gradients
 from numsim.errors import InputError
 from numsim.experiments.experiment import Session
 from numsim.experiments.loss_scaling import EXPERIMENT
-from numsim.experiments.scaler_runs import SAYS, Limits, follow, in_a_row, says
+from numsim.experiments.scaler_runs import Limits, follow, in_a_row, says
 from numsim.formats import FP16
 from numsim.machines import find_machine, get_machine
 from numsim.machines.verdict import compare_answers
 from numsim.scaling import GradScaler
+from numsim.scaling.playback import SAYS
 from tests.experiments.runs import lecture, run, table
 
 RECORDED = (0, 100, 500, 2000)

@@ -23,7 +23,7 @@ from numsim.experiments.experiment import (
     listed,
     percent,
 )
-from numsim.formats import FP32, get_format, Format
+from numsim.formats import FP32, Format, get_format
 from numsim.machines.question import ask
 from numsim.rounding import encode
 from numsim.scaling import DelayedScaling, replay_amaxes

@@ -74,6 +74,17 @@ def write_atomic(path: Path | str, data: bytes | str, *, replace: bool = True) -
     return path
 
 
+def cache_home() -> Path:
+    """The folder where numsim may keep things: NUMSIM_CACHE_DIR, or where this system keeps caches."""
+    if chosen := os.environ.get("NUMSIM_CACHE_DIR"):
+        return Path(chosen)
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "numsim"
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "numsim"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "numsim"
+
+
 def make_folder(path: Path | str) -> Path:
     """The folder, made if need be. Raises ``InputError`` where nothing can be written into it."""
     path = check_path(path)

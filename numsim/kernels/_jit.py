@@ -24,6 +24,8 @@ from numba.core.compiler import CompileResult
 from numba.core.serialize import dumps
 from numba.extending import intrinsic
 
+from numsim.files import cache_home
+
 _announced = False
 
 
@@ -50,17 +52,6 @@ def self_test() -> str | None:
 
 
 # --- the cache --------------------------------------------------------------------------------------------------------
-def cache_home() -> Path:
-    """The folder where numsim may keep things: NUMSIM_CACHE_DIR, or where this system keeps caches."""
-    if chosen := os.environ.get("NUMSIM_CACHE_DIR"):
-        return Path(chosen)
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "numsim"
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "numsim"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "numsim"
-
-
 def _digest_sources() -> bytes:
     """A digest of the kernels' source files, or nothing where there are none to read."""
     try:

@@ -152,7 +152,7 @@ def test_processes_that_compile_at_the_same_time(tmp_path):
 
 @needs_kernels
 def test_where_the_cache_is(monkeypatch, tmp_path):
-    from numsim.kernels import _jit
+    from numsim import files
 
     monkeypatch.delenv("NUMSIM_CACHE_DIR", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
@@ -161,7 +161,7 @@ def test_where_the_cache_is(monkeypatch, tmp_path):
     found = {}
     for system in ("linux", "darwin", "win32"):
         monkeypatch.setattr(sys, "platform", system)
-        found[system] = _jit.cache_home().relative_to(tmp_path).as_posix()
+        found[system] = files.cache_home().relative_to(tmp_path).as_posix()
     assert found == {"linux": "xdg/numsim", "darwin": "Library/Caches/numsim", "win32": "local/numsim"}
 
 

@@ -1,0 +1,130 @@
+"""Whole questions on one instruction of this GPU: operands into tiles, chained along K, results out of them.
+
+Where a and b are a matrix product (a varies along the rows, b along the columns of the result), tiles hold it as it is.
+Any other batch of dot products lies on the diagonals of tiles, which wastes most of each.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from numsim.codes import code_dtype
+from numsim.errors import InputError
+from numsim.gpu.driver import Device, DeviceError
+from numsim.gpu.instructions import Instruction
+from numsim.gpu.layouts import pack, unpack
+from numsim.gpu.ptx import kernel
+from numsim.rounding import encode
+from numsim.tensorcore.models import TYPES, Model
+
+Codes = npt.NDArray[Any]
+_AT_ONCE = 1 << 28  # bytes of operands and results of one launch, where a batch can be parted
+
+
+def multiply(device: Device, model: Model, a: Codes, b: Codes, c: Codes) -> Codes:
+    """Codes a (..., K), b (..., K), c (...) as ``tensorcore.mma`` takes them, K chained: codes of d, from the GPU.
+
+    Raises ``DeviceError`` for what the GPU refuses or cannot be trusted in, before anything else is asked of the
+    instruction: sums of small integers, which any unit adds exactly.
+    """
+    i = Instruction.of(model)
+    check_placement(device, i)
+    shape = np.broadcast_shapes(a.shape[:-1], b.shape[:-1], c.shape)
+    if not math.prod(shape):
+        return np.zeros(shape, code_dtype(TYPES[model.d]))
+    if (product := _as_product(a, b, shape)) is not None:
+        x, y, rows, columns = product
+        z = np.broadcast_to(c, shape).reshape(-1, rows, columns)
+        return _products(device, i, x, y, z).reshape(shape)
+    k = a.shape[-1]
+    x, y = (np.broadcast_to(v, (*shape, k)).reshape(-1, k) for v in (a, b))
+    return _diagonals(device, i, x, y, np.broadcast_to(c, shape).ravel()).reshape(shape)
+
+
+def _as_product(a: Codes, b: Codes, shape: tuple[int, ...]) -> tuple[Codes, Codes, int, int] | None:
+    """a (batch, M, K) and b (batch, N, K) where results (..., M, N) are matrix products; else None."""
+    if len(shape) < 2:
+        return None
+    lead, (m, n), k = shape[:-2], shape[-2:], a.shape[-1]
+    x, y = (z.reshape((1,) * (len(shape) + 1 - z.ndim) + z.shape) for z in (a, b))
+    if x.shape[len(lead) + 1] != 1 or y.shape[len(lead)] != 1:
+        return None
+    x, y = np.broadcast_to(x, (*lead, m, 1, k)), np.broadcast_to(y, (*lead, 1, n, k))
+    return x.reshape(-1, m, k), y.reshape(-1, n, k), m, n
+
+
+def _products(device: Device, i: Instruction, a: Codes, b: Codes, c: Codes) -> Codes:
+    """a (batch, M, K), b (batch, N, K), c (batch, M, N): codes of d."""
+    each = 4 * (a[0].size + b[0].size + 2 * c[0].size)  # bytes, at most some times as many
+    some = max(1, _AT_ONCE // each)
+    parts = [_launch(device, i, *(x[n : n + some] for x in (a, b, c))) for n in range(0, len(a), some)]
+    return np.concatenate(parts)
+
+
+def _diagonals(device: Device, i: Instruction, a: Codes, b: Codes, c: Codes) -> Codes:
+    """a, b (outputs, K), c (outputs,): one output after another on the diagonals of tiles."""
+    count, side = len(c), min(i.m, i.n)
+    a, b, c = (_padded(x, 0, side).reshape(-1, side, *x.shape[1:]) for x in (a, b, c))
+    square = np.zeros((len(c), side, side), c.dtype)
+    at = np.arange(side)
+    square[:, at, at] = c
+    found: Codes = _products(device, i, a, b, square)[:, at, at].ravel()[:count]
+    return found
+
+
+def _launch(device: Device, i: Instruction, a: Codes, b: Codes, c: Codes) -> Codes:
+    batch, m, n = c.shape
+    a, b = _padded(_padded(a, 1, i.m), 2, i.k), _padded(_padded(b, 1, i.n), 2, i.k)
+    c = _padded(_padded(c, 1, i.m), 2, i.n)
+    groups, rows, columns, steps = i.groups, a.shape[1] // i.m, b.shape[1] // i.n, a.shape[2] // i.k
+    if steps > 1 and i.c != i.d:
+        raise InputError(f"{i.name} adds to c of {i.c} and makes {i.d}: it cannot be chained beyond K = {i.k}.")
+    if groups > 1:  # a warp computes so many tiles: of a batch
+        a, b, c = (_padded(x, 0, groups) for x in (a, b, c))
+    words = [_tiled(x, i, operand) for x, operand in zip((a, b, c), "abc", strict=True)]
+    size = len(a) // groups * rows * columns * i.words("d")
+    grid = (len(a) // groups, columns, rows)
+    d = device.run(kernel(i), grid, i.threads, words, size, [steps])
+    tiles = unpack(d.reshape(-1, i.words("d")), i, "d").reshape(-1, rows, columns, groups, i.m, i.n)
+    codes = tiles.transpose(0, 3, 1, 4, 2, 5).reshape(-1, rows * i.m, columns * i.n)
+    return np.asarray(codes[:batch, :m, :n], code_dtype(TYPES[i.d]))
+
+
+def _tiled(x: Codes, i: Instruction, operand: str) -> npt.NDArray[np.uint32]:
+    """Codes (batch, rows, columns) as words of tiles: (batch, tile rows, tile columns), of groups of the batch."""
+    height, width = i.tile(operand)
+    _, rows, columns = x.shape
+    tiles = x.reshape(-1, i.groups, rows // height, height, columns // width, width).transpose(0, 2, 4, 1, 3, 5)
+    return pack(np.ascontiguousarray(tiles), i, operand)
+
+
+def _padded(x: Codes, axis: int, multiple: int) -> Codes:
+    """Zeros behind, up to a multiple along an axis: +0, which adds nothing to any sum."""
+    more = -x.shape[axis] % multiple
+    return x if not more else np.pad(x, [(0, more * (n == axis)) for n in range(x.ndim)])
+
+
+# --- trust ------------------------------------------------------------------------------------------------------------
+@cache
+def check_placement(device: Device, i: Instruction) -> None:
+    """Sums of small integers over several tiles and steps: any unit adds them exactly, so a misplaced element shows."""
+    k = i.k * (2 if i.c == i.d else 1)
+    places = np.arange(2 * i.groups * (i.m + 3) * k, dtype=np.int64)
+    a = (places * 7919 % 7 - 3).reshape(2 * i.groups, i.m + 3, k)
+    b = (np.arange(2 * i.groups * (i.n + 3) * k) * 104729 % 5 - 2).reshape(2 * i.groups, i.n + 3, k)
+    c = (np.arange(2 * i.groups * (i.m + 3) * (i.n + 3)) * 1299709 % 101 - 50).reshape(2 * i.groups, i.m + 3, i.n + 3)
+    wanted = encode(a @ b.swapaxes(1, 2) + c, TYPES[i.d])
+    codes = [_integers(x, t) for x, t in ((a, i.a), (b, i.b), (c, i.c))]
+    found = _launch(device, i, *codes)
+    if wrong := int(np.count_nonzero(found != wanted)):
+        raise DeviceError(f"{i.name}: {wrong} of {found.size} sums of small integers are wrong: elements are misplaced")
+
+
+def _integers(x: npt.NDArray[np.int64], type_name: str) -> Codes:
+    codes = np.asarray(encode(x, TYPES[type_name]))
+    return codes << 13 if type_name == "tf32" else codes

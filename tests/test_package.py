@@ -18,10 +18,12 @@ FLOORS = [  # from the ground up; a room may import rooms of its own floor and o
     {"array", "operations", "sum_trace", "traces", "expression"},
     {"explain", "data"},
     {"tensorcore"},
+    {"gpu"},
     {"blocks"},
     {"scaling", "optimizers"},
     {"machines"},
     {"experiments", "reveal", "show"},
+    {"suites"},
     {"doctor", "cli", "__main__"},
 ]
 

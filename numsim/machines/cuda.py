@@ -1,46 +1,48 @@
-"""NVIDIA GPUs: this version can only say what is missing."""
+"""An NVIDIA GPU: tensor-core instructions through kernels of numsim's own, everything else through PyTorch."""
 
 from __future__ import annotations
 
-import ctypes.util
-import importlib.util
-import os
-import sys
 from typing import Any
 
+import numpy.typing as npt
+
 from numsim.errors import UnavailableError
-from numsim.machines.question import Answer, Can, Question
+from numsim.gpu import driver, units
+from numsim.gpu.instructions import Instruction, chip_of, why_missing
+from numsim.machines.question import Question
+from numsim.machines.torch_cpu import TorchCpu
 
 
-class Cuda:
-    """An NVIDIA GPU through PyTorch. Not built yet: ``can`` says no, and why."""
+class Cuda(TorchCpu):
+    """The first NVIDIA GPU. Each half says for itself what it lacks: the kernels need cuda-bindings, the rest torch."""
 
     name = "cuda"
-    title = "an NVIDIA GPU through PyTorch"
+    title = "an NVIDIA GPU"
+    torch_device = "cuda"
 
-    def can(self, question: Question | None = None) -> Can:
-        return Can(False, missing())
+    @property
+    def chip(self) -> str:
+        """numsim's name of the GPU, or of a chip of its compute capability; "" where there is none."""
+        gpu = driver.device()
+        return chip_of(gpu.name, gpu.capability)
 
-    def provenance(self) -> dict[str, Any]:
-        return {"machine": self.name}
+    def _why_not(self, q: Question) -> str:
+        if q.model is None:
+            return super()._why_not(q)
+        try:
+            gpu = driver.device()
+        except UnavailableError as error:
+            return str(error)
+        if q.chip != self.chip:
+            return f"this GPU is {gpu.name}, whose units numsim knows as {self.chip or 'nothing'}, not {q.chip}"
+        return why_missing(Instruction.of(q.model), gpu.capability)
 
-    def answer(self, question: Question) -> Answer:
-        raise UnavailableError(f"cuda cannot answer: {missing()}. Example: --against numpy")
+    def _answer(self, q: Question) -> npt.NDArray[Any]:
+        if q.model is not None:
+            return units.multiply(driver.device(), q.model, *q.arrays)
+        return super()._answer(q)
 
 
 def missing() -> str:
     """The first thing that keeps a GPU from answering."""
-    if not driver_found():
-        return "no NVIDIA GPU found"
-    if importlib.util.find_spec("torch") is None:
-        return "torch is not installed (pip install torch)"
-    return "an NVIDIA driver is here, but this version of numsim cannot ask GPUs yet"
-
-
-def driver_found() -> bool:
-    """Whether this system has NVIDIA's driver; loads nothing."""
-    if sys.platform == "darwin":
-        return False
-    if sys.platform == "win32":
-        return ctypes.util.find_library("nvcuda") is not None
-    return os.path.exists("/dev/nvidiactl") or (os.path.exists("/dev/dxg") and bool(ctypes.util.find_library("cuda")))
+    return driver.missing()

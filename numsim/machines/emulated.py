@@ -5,16 +5,17 @@ from __future__ import annotations
 import platform
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
 from numsim import kernels
 from numsim._version import __version__
 from numsim.accumulate import Plan, products, sums
 from numsim.arithmetic import compute
-from numsim.codes import code_dtype, decode
+from numsim.codes import classify, code_dtype, decode
 from numsim.errors import InputError
-from numsim.formats import FP64, get_format
-from numsim.machines.question import ELEMENTWISE, MMA, REPLAYS, Answer, Can, Question
+from numsim.formats import FP64, Format, get_format
+from numsim.machines.question import AMAX, ELEMENTWISE, LIBRARY, MMA, REPLAYS, Answer, Can, Question
 from numsim.random import Draw
 from numsim.rounding import convert
 from numsim.tensorcore.products import chained
@@ -29,6 +30,8 @@ class Emulated:
     def can(self, question: Question | None = None) -> Can:
         if question is not None and question.operation == MMA and question.model is None:
             return Can(False, "the emulator needs a chip and an instruction to multiply like")
+        if question is not None and question.operation == LIBRARY:
+            return Can(False, f"{question.system} states no order in which it adds")
         return Can(True)
 
     def provenance(self) -> dict[str, Any]:
@@ -49,6 +52,8 @@ def emulate(q: Question) -> npt.NDArray[Any]:
         from numsim.scaling import replay_scales  # loaded for replays only
 
         return replay_scales(q.scaler, decode(q.arrays[0], q.inputs[0])).view(code_dtype(q.output))
+    if q.operation == AMAX:
+        return amax(q.arrays[0], q.output)
     draw = _draw(q)
     if q.operation == "cast":
         return convert(q.arrays[0], q.inputs[0], q.output, q.policy, draw)
@@ -60,8 +65,18 @@ def emulate(q: Question) -> npt.NDArray[Any]:
     return sums(q.arrays, _plan(q), draw, trail=q.operation == "cumsum")
 
 
+def amax(codes: npt.NDArray[Any], format: Format) -> npt.NDArray[Any]:
+    """The largest magnitude along the last axis: magnitudes are ordered as their codes are. NaN where there is one."""
+    nan = np.asarray(classify(codes, format)) == "nan"
+    sizes = np.where(nan, 0, codes & ((1 << format.magnitude_bits) - 1))
+    largest = np.max(sizes, axis=-1, initial=0)
+    return np.where(nan.any(axis=-1), format.nan_code or 0, largest).astype(code_dtype(format))
+
+
 def has_kernel(q: Question) -> bool:
     """Whether a large question of this kind is a matter of seconds; the reference takes microseconds a rounding."""
+    if q.operation in (AMAX, LIBRARY):  # NumPy does the one, nobody the other
+        return True
     if kernels.why_not():
         return False
     if q.operation == "cast":

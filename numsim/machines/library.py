@@ -18,7 +18,7 @@ from numsim.codes import code_dtype
 from numsim.errors import UnavailableError
 from numsim.formats import Format, get_format
 from numsim.machines import orders
-from numsim.machines.question import MMA, REPLAYS, SUMS, Answer, Can, Question
+from numsim.machines.question import LIBRARY, MMA, REPLAYS, SUMS, Answer, Can, Question
 
 
 class Library:
@@ -98,6 +98,8 @@ class Library:
                 return f"{self.name} has no {option}={value}"
         if q.operation in REPLAYS:
             return f"{self.name} has no {q.operation} of {q.system}"
+        if q.operation == LIBRARY:
+            return f"{self.name} has no {q.system}"
         formats = [f.name for f in (*q.inputs, q.output)]
         if q.operation == "cast":
             unknown = [f for f in formats if f not in self.dtypes]

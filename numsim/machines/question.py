@@ -31,6 +31,9 @@ from numsim.tensorcore.names import get_model
 ELEMENTWISE = {"cast": 1, "add": 2, "sub": 2, "mul": 2, "div": 2, "sqrt": 1, "fma": 3}
 SUMS = {"sum": 1, "cumsum": 1, "dot": 2, "matmul": 2}
 REPLAYS = {"scaler": 1}  # a state machine of training, step by step along the last axis
+AMAX = "amax"  # the largest magnitude along the last axis; NaN where there is one
+LIBRARY = "library"  # a library's own function, named by ``system``: in an order and with an accumulator of its own
+FUNCTIONS = {"torch.sum": 1, "torch.cumsum": 1, "torch.matmul": 2, "torch._scaled_mm": 4}
 MMA = "mma"  # d = c + sum of a[k] * b[k], by the unit that the machine has for it, or by a chip's model
 _DEFAULTS: dict[str, Any] = {
     "rounding": "nearest-even",
@@ -41,13 +44,13 @@ _DEFAULTS: dict[str, Any] = {
     "product": None,  # dot and matmul: a format name, or "exact"
     "chip": None,  # mma only: whose unit; None stands for the machine's own way of multiplying
     "instruction": None,  # mma only: K is any multiple of its K, chained in index order
-    "system": None,  # replays only: whose state machine
-    "settings": (),  # replays only: sorted pairs of a name and a number; what is left out is the system's default
+    "system": None,  # replays: whose state machine; library: which function
+    "settings": (),  # of the system: sorted pairs of a name and a number; what is left out is its default
     "seed": None,  # stochastic only
     "sr_bits": None,
 }
 _OF_MMA = ("chip", "instruction")
-_OF_REPLAYS = ("system", "settings")
+_OF_SYSTEMS = ("system", "settings")
 _EXAMPLE = "Example: chip='h200', instruction='mma.m16n8k16.f32.f16.f16.f32'"
 
 
@@ -62,11 +65,13 @@ class Question:
     """One thing to compute.
 
     operation : "cast", "add", "sub", "mul", "div", "sqrt", "fma" (elementwise), "sum", "cumsum", "dot" (along the last
-        axis), "matmul", "mma" (dot products of a, b and c on a matrix unit), "scaler" (a loss scaler replayed).
+        axis), "matmul", "mma" (dot products of a, b and c on a matrix unit), "amax", "scaler" (a loss scaler replayed),
+        "library" (a function of a library: torch.sum, torch.cumsum, torch.matmul, torch._scaled_mm).
     inputs : a format for each array.
     output : the format of the result; for sums that of the accumulator.
     arrays : codes, one array for each input; for mma a (..., K), b (..., K), c (...), and scales (..., K / block); for
-        scaler found_inf (..., steps), answered with the scale after each step.
+        scaler found_inf (..., steps), answered with the scale after each step; for torch._scaled_mm a (M, K), b (K, N)
+        and their scales in fp32: () for the whole tensor, or (M, 1) and (1, N).
     options : rounding, overflow, subnormals, nan, order, product, chip, instruction, system, settings, seed, sr_bits;
         what is left out has its default.
 
@@ -85,7 +90,8 @@ class Question:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        counts = ELEMENTWISE | SUMS | REPLAYS | {MMA: 3 + 2 * (len(self.inputs) > 3)}
+        counts = ELEMENTWISE | SUMS | REPLAYS | {MMA: 3 + 2 * (len(self.inputs) > 3), AMAX: 1}
+        counts[LIBRARY] = self._functions_arrays() if self.operation == LIBRARY else 0
         if not isinstance(self.operation, str) or self.operation not in counts:
             raise InputError(f"operation {short(self.operation)}: known are {', '.join(counts)}.")
         count = counts[self.operation]
@@ -111,8 +117,16 @@ class Question:
             raise InputError(f"chip and instruction belong to {MMA}, not to {self.operation}.")
         if self.operation in REPLAYS:
             self._check_replay()
+        elif self.operation == LIBRARY:
+            self._check_options(_OF_SYSTEMS, "computes as the library does")
         elif self.system is not None or self.settings:
-            raise InputError(f"system and settings belong to {', '.join(REPLAYS)}, not to {self.operation}.")
+            raise InputError(f"system and settings belong to {', '.join(REPLAYS)} and {LIBRARY}, not to "
+                             f"{self.operation}.")  # fmt: skip
+        if self.operation == AMAX:
+            self._check_options((), "rounds nothing")
+            if self.inputs[0] != self.output:
+                raise InputError(f"amax of {self.inputs[0]} numbers is one of them, not {self.output}. "
+                                 "Example: ask('amax', ['fp32'], 'fp32', [x])")  # fmt: skip
         for a in arrays:
             a.flags.writeable = False
         object.__setattr__(self, "arrays", arrays)
@@ -120,12 +134,21 @@ class Question:
         chosen = {k: v for k, v in self.options.items() if v != _DEFAULTS[k]}
         object.__setattr__(self, "options", MappingProxyType(dict(sorted(chosen.items()))))
 
+    def _functions_arrays(self) -> int:
+        """How many arrays a library's function takes."""
+        example = "Example: ask('library', ['fp16'], 'fp16', [x], system='torch.sum')"
+        check_choice("system", self.system, FUNCTIONS, example.removeprefix("Example: "))
+        return FUNCTIONS[self.system]
+
+    def _check_options(self, own: Sequence[str], why: str) -> None:
+        """No options but an operation's own."""
+        if other := sorted(k for k, v in self.options.items() if k not in own and v != _DEFAULTS[k]):
+            only = f", only {' and '.join(own)}" if own else ""
+            raise InputError(f"{self.operation} {why}: it takes no {other[0]}{only}.")
+
     def _check_mma(self) -> None:
         """The instruction by its own name; formats that it has; no other options."""
-        if other := sorted(k for k, v in self.options.items() if k not in _OF_MMA and v != _DEFAULTS[k]):
-            raise InputError(
-                f"{MMA} multiplies as the unit does: it takes no {other[0]}, only {' and '.join(_OF_MMA)}."
-            )
+        self._check_options(_OF_MMA, "multiplies as the unit does")
         if self.chip is None and self.instruction is None:
             if len(self.inputs) > 3:
                 raise InputError(f"block scales belong to an instruction of a chip. {_EXAMPLE}")
@@ -143,9 +166,7 @@ class Question:
 
     def _check_replay(self) -> None:
         """A system that exists, with settings that it takes; no other options."""
-        if other := sorted(k for k, v in self.options.items() if k not in _OF_REPLAYS and v != _DEFAULTS[k]):
-            raise InputError(f"{self.operation} computes as its system does: it takes no {other[0]}, only "
-                             f"{' and '.join(_OF_REPLAYS)}.")  # fmt: skip
+        self._check_options(_OF_SYSTEMS, "computes as its system does")
         from numsim.scaling.systems import system_name
 
         if not is_label(self.system, 40):
@@ -185,22 +206,26 @@ class Question:
     def shape(self) -> tuple[int, ...]:
         """The shape of the answer."""
         shapes = [a.shape for a in self.arrays]
-        least = 2 if self.operation == "matmul" else 1 if self.operation in SUMS or self.operation in REPLAYS else 0
+        operation = self.operation if self.operation != LIBRARY else self.system.rpartition(".")[2].lstrip("_")
+        if operation == "scaled_mm":
+            (*shapes, _, _), operation = shapes, "matmul"
+        along = operation in SUMS or operation in REPLAYS or operation == AMAX
+        least = 2 if operation == "matmul" else 1 if along else 0
         try:
             if min(map(len, shapes)) < least:
                 raise ValueError
-            if self.operation == "matmul":
+            if operation == "matmul":
                 (*left, m, k), (*right, k2, n) = shapes
                 if k != k2:
                     raise ValueError
                 return (*np.broadcast_shapes(tuple(left), tuple(right)), m, n)
-            if self.operation == MMA:
+            if operation == MMA:
                 return self._mma_shape(shapes)
             shape = np.broadcast_shapes(*shapes)
         except ValueError:
             text = " and ".join(map(str, shapes))
             raise InputError(f"{self.operation}: arrays of shapes {text} do not go together{self._rule()}.") from None
-        return shape[:-1] if self.operation in ("sum", "dot") else shape
+        return shape[:-1] if operation in ("sum", "dot", AMAX) else shape
 
     def _rule(self) -> str:
         if self.operation != MMA:

@@ -2,7 +2,9 @@
 
 A record is an .npz file without pickle. ``record.npy`` holds JSON text (UTF-8, as bytes): numsim's version, the
 provenance, and for every question its options and the digests of what goes in and what came out. The other members are
-the codes: ``q00000.a0.npy`` and so on for the operands, ``q00000.answer.npy`` for the answer. Reading checks all of it.
+the codes: ``q00000.a0.npy`` and so on for the operands, ``q00000.answer.npy`` for the answer. A record of a suite (see
+``numsim.suites``) also says to which part each question belongs and what was skipped and why, and holds traces, as JSON
+text in ``t00.npy`` and so on. Reading checks all of it.
 """
 
 from __future__ import annotations
@@ -11,8 +13,9 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -24,19 +27,30 @@ from numsim.errors import InputError, NumsimError, RecordError, UnavailableError
 from numsim.formats import get_format
 from numsim.machines.question import Answer, Can, Question, array_digest
 from numsim.machines.verdict import check_answer
+from numsim.traces import Trace, read_trace
 
-_LAYOUT = 1  # of the file; goes up when its meaning changes
-_KEYS = {"numsim_record", "numsim", "provenance", "experiments", "inputs", "origin", "questions"}
+_LAYOUT = 2  # of the file; goes up when its meaning changes
+_KEYS = {"numsim_record", "numsim", "provenance", "experiments", "suite", "skipped", "failed", "inputs", "origin",
+         "questions", "traces"}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Record:
-    """A machine's answers: what was asked, what came back, on what."""
+    """A machine's answers: what was asked, what came back, on what.
+
+    suite : the suite that asked, or "". parts : to which part of it each question belongs. skipped, failed : parts that
+    have no answers, and why: the machine lacks something, or its answers could not be trusted. traces : by name.
+    """
 
     numsim: str  # version
     provenance: Mapping[str, Any]
     answers: tuple[tuple[Question, Answer], ...]
     experiments: tuple[str, ...] = ()
+    suite: str = ""
+    parts: tuple[str, ...] = ()
+    skipped: Mapping[str, str] = field(default_factory=dict)
+    failed: Mapping[str, str] = field(default_factory=dict)
+    traces: Mapping[str, Trace] = field(default_factory=dict)
 
     @property
     def machine(self) -> str:
@@ -49,8 +63,17 @@ class Record:
 
 
 # --- writing ----------------------------------------------------------------------------------------------------------
-def record_bytes(answers: Sequence[tuple[Question, Answer]], experiments: Sequence[str] = ()) -> bytes:
-    """A record as a file's content. The same questions and answers give the same bytes.
+def record_bytes(
+    answers: Sequence[tuple[Question, Answer]],
+    experiments: Sequence[str] = (),
+    *,
+    suite: str = "",
+    parts: Sequence[str] = (),
+    skipped: Mapping[str, str] = MappingProxyType({}),
+    failed: Mapping[str, str] = MappingProxyType({}),
+    traces: Mapping[str, Trace] = MappingProxyType({}),
+) -> bytes:
+    """A record as a file's content, see ``Record``. The same questions and answers give the same bytes.
 
     Raises ``InputError`` where there is nothing to record, the answers come from several machines, or a format is
     one's own (a record knows formats by name).
@@ -62,20 +85,29 @@ def record_bytes(answers: Sequence[tuple[Question, Answer]], experiments: Sequen
         raise InputError("a record holds the answers of one machine.")
     arrays: dict[str, npt.NDArray[Any]] = {}
     questions = []
-    for i, (q, a) in enumerate({q.digest: (q, a) for q, a in answers}.values()):
+    of = parts or [""] * len(answers)
+    for i, (q, a, part) in enumerate(
+        {q.digest: (q, a, part) for (q, a), part in zip(answers, of, strict=True)}.values()
+    ):
         for f in (*q.inputs, q.output):
             if not f.is_named:
                 raise InputError(f"format {f.name!r} is your own: a record knows formats by name.")
         arrays |= {f"q{i:05}.a{n}": array for n, array in enumerate(q.arrays)}
         arrays[f"q{i:05}.answer"] = check_answer(q, a.codes, str(provenance.get("machine")))
-        questions.append({"question": q.record, "digest": q.digest, "answer": array_digest(a.codes)})
+        questions.append({"question": q.record, "digest": q.digest, "answer": array_digest(a.codes), "part": part})
+    for i, trace in enumerate(traces.values()):
+        arrays[f"t{i:02}"] = np.frombuffer(trace.json.encode(), np.uint8)
     data = {
         "numsim_record": _LAYOUT,
         "numsim": __version__,
         "provenance": provenance,
         "experiments": list(experiments),
+        "suite": suite,
+        "skipped": dict(skipped),
+        "failed": dict(failed),
         "inputs": hashlib.sha256("\n".join(str(q["digest"]) for q in questions).encode()).hexdigest(),
         "questions": questions,
+        "traces": [{"name": name, "digest": trace.digest} for name, trace in traces.items()],
     }
     data["origin"] = _origin(data)
     text = json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
@@ -89,9 +121,10 @@ def write_record(
     experiments: Sequence[str] = (),
     *,
     replace: bool = False,
+    **more: Any,
 ) -> Path:
-    """Write a record, whole or not at all."""
-    return files.write_atomic(path, record_bytes(answers, experiments), replace=replace)
+    """Write a record, whole or not at all; ``more`` is what ``record_bytes`` takes."""
+    return files.write_atomic(path, record_bytes(answers, experiments, **more), replace=replace)
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
@@ -126,21 +159,34 @@ def _assemble(data: Any, arrays: dict[str, npt.NDArray[Any]], what: str) -> Reco
         files.is_label(k, 40) and (isinstance(v, (int, float)) or files.is_label(v)) for k, v in provenance.items()
     )
     named = isinstance(experiments, list) and all(files.is_label(e, 40) for e in experiments)
+    named = named and files.is_label(data["suite"], 40) and isinstance(data["traces"], list)
+    for why in (data["skipped"], data["failed"]):
+        named = named and isinstance(why, dict) and all(files.is_label(t, 1000) for pair in why.items() for t in pair)
     if not (plain and named and files.is_label(provenance.get("machine"), 40) and files.is_label(data["numsim"], 40)):
         raise RecordError(f"{what} is damaged: provenance, experiments and version are not short texts and numbers.")
     if data["origin"] != _origin(data) or not provenance["machine"]:
         raise RecordError(f"{what} has not the digest of its origin that it states: it was changed.")
-    answers = []
+    answers, parts = [], []
     for i, entry in enumerate(data["questions"]):
         q = _question(entry["question"], arrays, i)
         codes = arrays.pop(f"q{i:05}.answer")
         check_answer(q, codes, provenance["machine"])
         if q.record != entry["question"] or q.digest != entry["digest"] or array_digest(codes) != entry["answer"]:
             raise RecordError(f"{what}: question {i} has not the digest that the record states: it was changed.")
+        if not files.is_label(entry["part"], 80):
+            raise RecordError(f"{what}: question {i} belongs to no part with a name.")
         answers.append((q, Answer(codes, provenance)))
+        parts.append(entry["part"])
+    traces = {}
+    for i, entry in enumerate(data["traces"]):
+        trace = read_trace(files.parse_json(arrays.pop(f"t{i:02}").tobytes(), what), what)
+        if not files.is_label(entry["name"], 60) or trace.digest != entry["digest"]:
+            raise RecordError(f"{what}: trace {i} has not the digest that the record states: it was changed.")
+        traces[entry["name"]] = trace
     if arrays:
         raise RecordError(f"{what}: member {min(arrays)} belongs to no question.")
-    record = Record(data["numsim"], provenance, tuple(answers), tuple(experiments))
+    record = Record(data["numsim"], provenance, tuple(answers), tuple(experiments), data["suite"], tuple(parts),
+                    data["skipped"], data["failed"], traces)  # fmt: skip
     if not answers or record.inputs != data["inputs"]:
         raise RecordError(f"{what} has not the digest of inputs that it states: it was changed.")
     return record
@@ -148,7 +194,7 @@ def _assemble(data: Any, arrays: dict[str, npt.NDArray[Any]], what: str) -> Reco
 
 def _origin(data: Mapping[str, Any]) -> str:
     """The digest of where a record comes from."""
-    parts = {key: data[key] for key in ("numsim", "provenance", "experiments")}
+    parts = {key: data[key] for key in ("numsim", "provenance", "experiments", "suite", "skipped", "failed", "traces")}
     text = json.dumps(parts, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes.util
+import ctypes
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -23,6 +23,8 @@ from numsim.gpu.ptx import Kernel
 Words = npt.NDArray[np.uint32]
 Grid = tuple[int, int, int]
 _POISON = (0xA5A5A5A5, 0x5A5A5A5A)  # fills the results before the first and the second launch
+_LIBRARY = {"linux": "libcuda.so.1", "win32": "nvcuda.dll"}  # of the driver; on WSL, too
+_LAST = frozenset({214, 700, 702, 710, *range(714, 720), 721})  # errors after which a process cannot use the GPU again
 
 
 class DeviceError(UnavailableError):
@@ -57,22 +59,21 @@ class Gpu:
     """
 
     def __init__(self) -> None:
+        if why := missing():
+            raise UnavailableError(why)
         self.compiler: Compiler = compiler()
         from cuda.bindings import driver
 
         self._cu = cu = driver
-        try:
-            (code,) = cu.cuInit(0)
-        except (RuntimeError, OSError):  # the bindings load the library at the first call
-            raise UnavailableError("no NVIDIA driver found") from None
-        if int(code) or self._call(cu.cuDeviceGetCount)[0] < 1:
-            raise UnavailableError(f"no NVIDIA GPU found (cuInit: {code.name})")
+        self._process = os.getpid()
+        self._start()
         (version,) = self._call(cu.cuDriverGetVersion)
         self.cuda = f"{version // 1000}.{version % 1000 // 10}"
         if version // 1000 < self.compiler.version[0]:
+            cure = 'python -m pip install "numsim[cuda12]"' if version // 1000 == 12 else "a driver of CUDA 12 or later"
             raise UnavailableError(
                 f"the driver is too old: it runs CUDA {self.cuda}, NVRTC here compiles for {self.compiler.version[0]}. "
-                f'Example: python -m pip install "numsim[cuda{version // 1000}]"'
+                f"What helps: {cure}"
             )
         (self._device,) = self._call(cu.cuDeviceGet, 0)
         self.name = self._call(cu.cuDeviceGetName, 128, self._device)[0].split(b"\0")[0].decode()
@@ -84,12 +85,22 @@ class Gpu:
         (self._context,) = self._call(cu.cuDevicePrimaryCtxRetain, self._device)  # torch's own, too
         self._modules: dict[Kernel, Any] = {}
 
+    def _start(self) -> None:
+        try:
+            code, *_ = _answer(self._cu.cuInit, 0)
+        except (RuntimeError, OSError):  # the bindings load the library at the first call
+            raise UnavailableError("no NVIDIA GPU found") from None
+        if code.name not in ("CUDA_SUCCESS", "CUDA_ERROR_NO_DEVICE"):
+            raise UnavailableError(f"NVIDIA's driver does not start (cuInit: {code.name})")
+        if int(code) or self._call(self._cu.cuDeviceGetCount)[0] < 1:
+            chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+            shown = "" if chosen is None else f", CUDA_VISIBLE_DEVICES={chosen!r}"
+            raise UnavailableError(f"no NVIDIA GPU found (cuInit: {code.name}{shown})")
+
     def _call(self, function: Any, *arguments: Any) -> list[Any]:
-        code, *values = function(*arguments)
-        if int(code):
-            again = "" if code.name.endswith("OUT_OF_MEMORY") else "; this process can use the GPU no more"
-            raise DeviceError(f"{function.__name__} on the GPU: {code.name}{again}")
-        return list(values)
+        code, *values = _answer(function, *arguments)
+        _check(function, code)
+        return values
 
     def provenance(self) -> dict[str, Any]:
         module = Path("/proc/driver/nvidia/version")
@@ -118,10 +129,16 @@ class Gpu:
         twice, raises ``DeviceError``; so does whatever the driver refuses.
         """
         cu = self._cu
-        function = self._function(kernel)
+        if os.getpid() != self._process:
+            raise DeviceError(
+                "this process was forked from one that uses the GPU, which CUDA does not allow. "
+                'Example: multiprocessing.get_context("spawn")'
+            )
+        operands = [np.ascontiguousarray(x, np.uint32) for x in operands]  # and kept until they are copied
         with self._current(), self._memory([*(x.nbytes for x in operands), 4 * size]) as pointers:
+            function = self._function(kernel)
             for pointer, x in zip(pointers, operands, strict=False):
-                self._call(cu.cuMemcpyHtoD, pointer, np.ascontiguousarray(x).ctypes.data, x.nbytes)
+                self._call(cu.cuMemcpyHtoD, pointer, x.ctypes.data, x.nbytes)
             values: list[npt.NDArray[Any]] = [np.array([int(p)], np.uint64) for p in pointers]
             values += [np.array([n], np.int32) for n in numbers]
             arguments = np.array([v.ctypes.data for v in values], np.uint64)
@@ -139,11 +156,12 @@ class Gpu:
 
     @contextmanager
     def _current(self) -> Iterator[None]:
-        self._call(self._cu.cuCtxPushCurrent, self._context)
+        self._call(self._cu.cuCtxPushCurrent, self._context)  # of this thread; whatever else is current comes back
         try:
             yield
         finally:
-            self._cu.cuCtxPopCurrent()
+            code, *_ = _answer(self._cu.cuCtxPopCurrent)
+        _check(self._cu.cuCtxPopCurrent, code)
 
     @contextmanager
     def _memory(self, sizes: Sequence[int]) -> Iterator[list[Any]]:
@@ -153,36 +171,51 @@ class Gpu:
                 pointers += self._call(self._cu.cuMemAlloc, max(size, 4))
             yield pointers
         finally:
-            for pointer in pointers:
-                self._cu.cuMemFree(pointer)  # after a failed launch this fails, too
+            codes = [_answer(self._cu.cuMemFree, pointer)[0] for pointer in pointers]
+        for code in codes:  # after a failed launch these fail, too: what is raised then is the launch
+            _check(self._cu.cuMemFree, code)
 
     def _function(self, kernel: Kernel) -> Any:
         if kernel not in self._modules:
             image = np.frombuffer(self.compiler.compile(kernel, target(self.capability)), np.uint8)
-            with self._current():
-                (module,) = self._call(self._cu.cuModuleLoadData, image.ctypes.data)
-                (function,) = self._call(self._cu.cuModuleGetFunction, module, kernel.function.encode())
-            self._modules[kernel] = function, module, image
+            (module,) = self._call(self._cu.cuModuleLoadData, image.ctypes.data)
+            (function,) = self._call(self._cu.cuModuleGetFunction, module, kernel.function.encode())
+            self._modules[kernel] = function, module
         return self._modules[kernel][0]
+
+
+def _answer(function: Any, *arguments: Any) -> list[Any]:
+    try:
+        return list(function(*arguments))
+    except (KeyError, ValueError) as error:  # a code that is younger than the bindings
+        raise DeviceError(f"{function.__name__} on the GPU: {error}") from None
+
+
+def _check(function: Any, code: Any) -> None:
+    if int(code):
+        after = "; this process can use the GPU no more" if int(code) in _LAST else ""
+        if code.name == "CUDA_ERROR_OUT_OF_MEMORY":
+            after = "; nvidia-smi shows who holds its memory. Fewer outputs at a time need less"
+        raise DeviceError(f"{function.__name__} on the GPU: {code.name}{after}")
 
 
 @cache
 def device() -> Device:
     """The GPU of this process. Raises ``UnavailableError`` with what is missing."""
-    if why := missing():
-        raise UnavailableError(why)
     return Gpu()
 
 
 def missing() -> str:
-    """Why no GPU can be here, or ""; loads nothing."""
+    """Why no GPU can be here, or ""; wakes none up."""
     return "" if driver_found() else "no NVIDIA GPU found"
 
 
 def driver_found() -> bool:
-    """Whether this system has NVIDIA's driver."""
-    if sys.platform == "darwin":
+    """Whether NVIDIA's driver is installed. Whether it shows a GPU, ``device`` finds out."""
+    if (name := _LIBRARY.get(sys.platform)) is None:
         return False
-    if sys.platform == "win32":
-        return ctypes.util.find_library("nvcuda") is not None
-    return os.path.exists("/dev/nvidiactl") or (os.path.exists("/dev/dxg") and bool(ctypes.util.find_library("cuda")))
+    try:
+        ctypes.CDLL(name)
+    except OSError:
+        return False
+    return True

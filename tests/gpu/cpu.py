@@ -21,6 +21,7 @@ from numsim.tensorcore.products import chained
 from tests.gpu import manual
 
 HERE = Path(__file__).parent
+POISON = 0xA5A5A5A5
 _COLLECTIVE = ctypes.CFUNCTYPE(None, *[ctypes.POINTER(ctypes.c_uint32)] * 4, ctypes.c_uint64)
 
 
@@ -39,6 +40,12 @@ class Cpu:
         return {"device": self.name, "compute_capability": ".".join(map(str, self.capability)), "driver": "none"}
 
     def run(self, kernel, grid, threads, operands, size, numbers=()):
+        d = np.full(size, POISON, np.uint32)
+        self.launch(kernel, grid, threads, operands, d, numbers)
+        return self.spoil(d, POISON)
+
+    def launch(self, kernel, grid, threads, operands, d, numbers=()):
+        """What a kernel writes into d."""
         library, i = self.build(kernel, threads, len(operands), len(numbers))
         model = self.change(get_model(self.chip, instruction_name(kernel.header)))
 
@@ -58,13 +65,11 @@ class Cpu:
                 errors.append(error)
 
         library.set_collective(callback := _COLLECTIVE(guarded))
-        d = np.full(size, 0xA5A5A5A5, np.uint32)
         pointers = [np.ascontiguousarray(x).ctypes.data_as(ctypes.c_void_p) for x in (*operands, d)]
         library.start(*grid, threads, *pointers, *map(ctypes.c_int, numbers))
         del callback
         if errors:
             raise errors[0]
-        return self.spoil(d, 0xA5A5A5A5)
 
     def build(self, kernel, threads, operands, numbers):
         i = Instruction.of(get_model(self.chip, instruction_name(kernel.header)))

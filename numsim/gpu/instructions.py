@@ -18,7 +18,9 @@ Capability = tuple[int, int]
 
 WARP, WARPGROUP = 32, 128
 FP8 = ("e4m3", "e5m2")
-STORED = {"f64": 64, "f32": 32, "tf32": 32, "f16": 16, "bf16": 16, "e4m3": 8, "e5m2": 8}  # bits; TF32 is an FP32 word
+STORED = {  # bits of an element; TF32 is an FP32 word, and where FP6 and FP4 share bytes, blackwell.py packs them
+    "f64": 64, "f32": 32, "tf32": 32, "f16": 16, "bf16": 16, "e4m3": 8, "e5m2": 8, "e3m2": 8, "e2m3": 8, "e2m1": 8,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -76,22 +78,38 @@ class Instruction:
         """Tiles that one instruction computes: FP16's m8n8k4 gives one to each quarter of the warp."""
         return 4 if self.shape == "m8n8k4" and self.a == "f16" else 1
 
+    @property
+    def scales(self) -> int:
+        """Block scales of a row of a or b, or 0."""
+        return self.k // self.scale_block if self.scale else 0
+
     def tile(self, operand: str) -> tuple[int, int]:
-        """Shape of a: (M, K), of b: (N, K), of c and d: (M, N)."""
-        return {"a": (self.m, self.k), "b": (self.n, self.k)}.get(operand, (self.m, self.n))
+        """Shape of a: (M, K), of b: (N, K), of c and d: (M, N); a row's block scales stand behind its elements."""
+        k = self.k + self.scales
+        return {"a": (self.m, k), "b": (self.n, k)}.get(operand, (self.m, self.n))
+
+    def stored(self, operand: str) -> tuple[int, int]:
+        """Shape of what is stored of the elements: where two FP4 share a byte, there are K / 2 bytes in a row."""
+        rows, columns = self.tile(operand)
+        return rows, columns if operand in "cd" else self.k // (2 if self.k == 64 else 1)
 
     def bits(self, operand: str) -> int:
-        """Of an element, as it is stored."""
-        return STORED[getattr(self, operand)]
+        """Of an element, as it is stored. In tensor memory an FP16 has a word to itself."""
+        return 32 if self.family == "tcgen05" and operand in "cd" else STORED[getattr(self, operand)]
+
+    def scale_words(self, operand: str) -> int:
+        """Words of 32 bits of the block scales: one for each thread of a warp, or 32 lanes of tensor memory by as many
+        columns as it takes for one row each."""
+        return WARP * -(-self.tile(operand)[0] // WARP) if self.scale and operand in "ab" else 0
 
     def words(self, operand: str) -> int:
-        """Words of 32 bits of all tiles."""
-        rows, columns = self.tile(operand)
-        return self.groups * rows * columns * self.bits(operand) // 32
+        """Words of 32 bits of all tiles and, behind them, of their block scales."""
+        rows, columns = self.stored(operand)
+        return self.groups * rows * columns * self.bits(operand) // 32 + self.scale_words(operand)
 
     def registers(self, operand: str) -> int:
-        """Words that each thread holds."""
-        return self.words(operand) // self.threads
+        """Words of elements that each thread holds."""
+        return (self.words(operand) - self.scale_words(operand)) // self.threads
 
 
 # --- GPUs -------------------------------------------------------------------------------------------------------------
@@ -128,6 +146,17 @@ def chip_of(device: str, capability: Capability) -> str:
         return own[0]
     sure = {chip: sum(m.evidence.level == "validated" for m in list_models(chip)) for chip in alike}
     return max(alike, key=lambda chip: sure[chip], default="")
+
+
+def never_run(i: Instruction) -> bool:
+    """Whether numsim's kernel for it is compiled and tested here, but has met no GPU: then no record of one speaks for
+    where it puts elements and scales, except its own check (``units.check_placement``).
+
+    >>> from numsim.tensorcore import get_model
+    >>> never_run(Instruction.of(get_model("h200", "wgmma.m64n256k16.f32.f16.f16")))
+    False
+    """
+    return i.family == "tcgen05" or bool(i.kind)
 
 
 def why_missing(i: Instruction, capability: Capability) -> str:

@@ -4,8 +4,9 @@ The kernels only copy words. Which element of a, b, c or d lies in which bits of
 words are made on the host.
 
 Source of the layouts: NVIDIA, Parallel Thread Execution ISA 9.0, sections 9.7.14.5 (fragments of mma), 9.7.15.5.1
-(wgmma: registers, shared memory, descriptor). The manual shows wgmma's registers in figures; CUTLASS writes them down
-as ``ALayout_64x8``, ``ALayout_64x16``, ``ALayout_64x32`` and ``CLayout_64x8`` (mma_traits_sm90_gmma.hpp).
+(wgmma: registers, shared memory, descriptor); for Blackwell see ``blackwell.py``. The manual shows wgmma's registers in
+figures; CUTLASS writes them down as ``ALayout_64x8``, ``ALayout_64x16``, ``ALayout_64x32`` and ``CLayout_64x8``
+(mma_traits_sm90_gmma.hpp).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from numsim.gpu import blackwell
 from numsim.gpu.instructions import WARP, Instruction
 
 Codes = npt.NDArray[Any]
@@ -33,12 +35,13 @@ def layout(i: Instruction, operand: str) -> npt.NDArray[np.intp]:
     A place is a word, or two where an element has 64 bits. Places in registers are counted thread by thread, elements
     of a place from its low bits.
     """
-    rows, columns = i.tile(operand)
-    if i.family == "wmma":  # through memory: wmma.load and wmma.store know where the elements belong
-        flat = np.arange(rows * columns)
-    elif i.family == "wgmma" and operand == "b":
+    rows, columns = i.stored(operand)
+    if i.family == "wmma" or (i.family == "tcgen05" and operand in "cd"):
+        flat = np.arange(rows * columns)  # through memory, where wmma.load looks; a thread has a row of tensor memory
+    elif i.family == "tcgen05" or (i.family == "wgmma" and operand == "b"):
         row, column = np.divmod(np.arange(rows * columns), columns)
-        flat = np.argsort(shared_address(row, column * i.bits("b") // 8))
+        stride = blackwell.STRIDE if i.family == "tcgen05" else STRIDE
+        flat = np.argsort(shared_address(row, column * i.bits(operand) // 8, LEADING, stride))
     else:
         group, row, column = _quarters(i, operand) if i.groups > 1 else _quads(i, operand)
         flat = (group * rows + row) * columns + column
@@ -98,14 +101,22 @@ def descriptor(leading: int = LEADING, stride: int = STRIDE) -> int:
 
 # --- words ------------------------------------------------------------------------------------------------------------
 def pack(codes: Codes, i: Instruction, operand: str) -> Words:
-    """Codes (tiles, rows, columns) as words (launched tiles, words)."""
+    """Codes (tiles, rows, columns) as words (launched tiles, words); block scales stand behind the codes of a row."""
     where = layout(i, operand)
+    if i.kind and operand in "ab":
+        codes, scales = codes[..., : i.k], codes[..., i.k :]
+        codes = blackwell.packed(codes, i, operand)
     elements = codes.reshape(-1, where.size)[:, where].astype(f"<u{i.bits(operand) // 8}", order="C")
-    return elements.reshape(len(elements), -1).view("<u4")
+    words = elements.reshape(len(elements), -1).view("<u4")
+    if i.scale_words(operand):  # behind the words of their thread, or of their tile
+        parts = i.threads if i.family == "mma" else 1
+        both = (x.reshape(len(words), parts, -1) for x in (words, blackwell.scale_words(scales, i, operand)))
+        words = np.concatenate(list(both), -1).reshape(len(words), -1)
+    return words
 
 
 def unpack(words: Words, i: Instruction, operand: str) -> Codes:
-    """The inverse of ``pack``."""
+    """The inverse of ``pack``, for elements of whole bytes without scales: for every d."""
     where = layout(i, operand)
     elements = np.ascontiguousarray(words, "<u4").view(f"<u{i.bits(operand) // 8}").reshape(-1, *where.shape)
     codes = np.zeros((len(elements), where.size), elements.dtype)

@@ -1,10 +1,10 @@
 """The line of PTX that runs an instruction, as the header ``instruction.h`` that the kernels in ``cu`` include.
 
 A kernel says how words travel; its header says how many each of its THREADS holds (A, B, C and D) and defines
-``multiply(d, a, b, c)``.
+``multiply(d, a, b, c)``. tcgen05's says how large the operands are in shared and tensor memory.
 
 Source of the syntax: NVIDIA, Parallel Thread Execution ISA 9.0, sections 9.7.14.4 (wmma), 9.7.14.5 (mma), 9.7.15
-(wgmma).
+(wgmma), 9.7.16 (tcgen05).
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from functools import cache
 from importlib import resources
 from typing import NamedTuple
 
-from numsim.gpu.instructions import Instruction
+from numsim.gpu import blackwell
+from numsim.gpu.instructions import WARP, Instruction
 from numsim.gpu.layouts import descriptor
 
 
@@ -28,7 +29,11 @@ class Kernel(NamedTuple):
     @classmethod
     def load(cls, file: str, header: str = "", function: str = "chain") -> Kernel:
         """From a file of the folder ``cu``."""
-        return cls((resources.files("numsim.gpu") / "cu" / file).read_text("utf-8"), header, function)
+        return cls(_read(file), header, function)
+
+
+def _read(file: str) -> str:
+    return (resources.files("numsim.gpu") / "cu" / file).read_text("utf-8")
 
 
 @cache
@@ -39,13 +44,10 @@ def kernel(i: Instruction) -> Kernel:
 
 def header(i: Instruction) -> str:
     """``instruction.h``: numbers of words, and the instruction."""
-    words = {x.upper(): i.registers(x) for x in "abcd"}
-    lines = [
-        f"// {i.name}",
-        f"#define THREADS {i.threads}",
-        *(f"#define {name} {count}" for name, count in words.items()),
-    ]
-    return "\n".join([*lines, *{"mma": _mma, "wmma": _wmma, "wgmma": _wgmma}[i.family](i), ""])
+    lines = [f"// {i.name}", f"#define THREADS {i.threads}"]
+    if i.family != "tcgen05":
+        lines += [f"#define {x.upper()} {i.words(x) // i.threads}" for x in "abcd"]
+    return "\n".join([*lines, *{"mma": _mma, "wmma": _wmma, "wgmma": _wgmma, "tcgen05": _tcgen05}[i.family](i), ""])
 
 
 _MULTIPLY = "static __device__ __forceinline__ void multiply("
@@ -63,7 +65,11 @@ def _mma(i: Instruction) -> Iterator[str]:
     if i.d == "f64":
         yield f"    double sums[{len(values['d'])}];"
         values["d"] = [f'"=d"(sums[{n}])' for n in range(len(values["d"]))]
-    name = f"mma.sync.aligned.{i.shape}.row.col.{i.d}.{i.a}.{i.b}.{i.c}"
+    name = f"mma.sync.aligned.{i.shape}.row.col{_kind(i)}.{i.d}.{i.a}.{i.b}.{i.c}"
+    if i.scale:  # behind the elements in a and b; byte and thread of a group of four that a row's scales come from
+        name += f".{i.scale}"
+        groups += [f"%{first}, {{0, 0}}", f"%{first + 1}, {{0, 0}}"]
+        values["c"] += [f'"r"({x}[{len(values[x])}])' for x in "ab"]
     yield f'    asm volatile("{name} {", ".join(groups)};"'
     yield f"        : {', '.join(values['d'])} : {', '.join(values['a'] + values['b'] + values['c'])});"
     if i.d == "f64":
@@ -72,6 +78,11 @@ def _mma(i: Instruction) -> Iterator[str]:
         yield "        d[2 * i + 1] = __double2hiint(sums[i]);"
         yield "    }"
     yield "}"
+
+
+def _kind(i: Instruction) -> str:
+    """As in ``.kind::mxf4.block_scale.scale_vec::2X``."""
+    return (f".kind::{i.kind}" if i.kind else "") + (f".block_scale.scale_vec::{i.scales}X" if i.scale else "")
 
 
 def _register(i: Instruction, operand: str, n: int) -> str:
@@ -121,4 +132,25 @@ def _wmma(i: Instruction) -> Iterator[str]:
     yield '    asm volatile("{\\n"'
     yield from (f'        "{line}\\n"' for line in lines)
     yield '        "}" :: "l"(d), "l"(a), "l"(b), "l"(c) : "memory");'
+    yield "}"
+
+
+def _tcgen05(i: Instruction) -> Iterator[str]:
+    """a and b in shared memory, where their descriptors say; the sum and the block scales in tensor memory."""
+    yield f"#define COLUMNS {i.n}"
+    yield f"#define MASK {(1 << (16 if i.d == 'f16' else 32)) - 1:#x}u"
+    for x in "ab":
+        yield f"#define SHARED_{x.upper()} {i.words(x) - i.scale_words(x)}"
+        yield f"#define SCALES_{x.upper()} {i.scale_words(x) // WARP}"
+    yield f"#define DESCRIPTOR {blackwell.matrix_descriptor():#x}ull"
+    yield f"#define INSTRUCTION {blackwell.instruction_descriptor(i):#x}u"
+    yield _read("tcgen05.h")
+    scales = ", [%4], [%5]" * bool(i.scale)
+    yield f"{_MULTIPLY}"
+    yield "    unsigned d, unsigned long long a, unsigned long long b, unsigned scales_a, unsigned scales_b)"
+    yield "{"
+    yield '    asm volatile("{\\n"'
+    yield '        ".reg .pred p; setp.eq.u32 p, 0, 0;\\n"'  # enable-input-d is true: what d holds is added
+    yield f'        "tcgen05.mma.cta_group::1{_kind(i)} [%0], %1, %2, %3{scales}, p;\\n}}"'
+    yield '        :: "r"(d), "l"(a), "l"(b), "r"(INSTRUCTION), "r"(scales_a), "r"(scales_b) : "memory");'
     yield "}"

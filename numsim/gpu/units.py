@@ -26,13 +26,18 @@ Codes = npt.NDArray[Any]
 _AT_ONCE = 1 << 28  # bytes of operands and results of one launch, where a batch can be parted
 
 
-def multiply(device: Device, model: Model, a: Codes, b: Codes, c: Codes) -> Codes:
-    """Codes a (..., K), b (..., K), c (...) as ``tensorcore.mma`` takes them, K chained: codes of d, from the GPU.
+def multiply(
+    device: Device, model: Model, a: Codes, b: Codes, c: Codes, scale_a: Codes | None = None,
+    scale_b: Codes | None = None,
+) -> Codes:  # fmt: skip
+    """Codes a (..., K), b (..., K), c (...) and block scales (..., K / block) as ``tensorcore.mma`` takes them, K
+    chained: codes of d, from the GPU.
 
     Raises ``DeviceError`` for what the GPU refuses or cannot be trusted in, before anything else is asked of the
     instruction: sums of small integers, which any unit adds exactly.
     """
     i = Instruction.of(model)
+    a, b = _rows(a, scale_a, i), _rows(b, scale_b, i)
     check_placement(device, i)
     shape = np.broadcast_shapes(a.shape[:-1], b.shape[:-1], c.shape)
     if not math.prod(shape):
@@ -44,6 +49,24 @@ def multiply(device: Device, model: Model, a: Codes, b: Codes, c: Codes) -> Code
     k = a.shape[-1]
     x, y = (np.broadcast_to(v, (*shape, k)).reshape(-1, k) for v in (a, b))
     return _diagonals(device, i, x, y, np.broadcast_to(c, shape).ravel()).reshape(shape)
+
+
+def _rows(x: Codes, scales: Codes | None, i: Instruction) -> Codes:
+    """Rows of whole steps: K codes, zeros behind, and for each step its block scales, ones behind."""
+    x = _padded(x, -1, i.k)
+    if scales is None:
+        return x
+    steps = x.shape[-1] // i.k
+    more = steps * i.scales - scales.shape[-1]
+    if not 0 <= more < i.scales:
+        raise InputError(
+            f"block scales of shape {scales.shape} for K = {x.shape[-1]}: {i.name} takes one for {i.scale_block} codes."
+        )
+    one = int(encode(1.0, TYPES[i.scale]))  # times nothing; what a scale of 0 stands for need not be a number
+    scales = np.pad(scales, [(0, 0)] * (scales.ndim - 1) + [(0, more)], constant_values=one)
+    shape = np.broadcast_shapes(x.shape[:-1], scales.shape[:-1])
+    parts = (np.broadcast_to(y, (*shape, y.shape[-1])).reshape(*shape, steps, -1) for y in (x, scales))
+    return np.concatenate(list(parts), -1).reshape(*shape, -1)
 
 
 def _as_product(a: Codes, b: Codes, shape: tuple[int, ...]) -> tuple[Codes, Codes, int, int] | None:
@@ -79,9 +102,9 @@ def _diagonals(device: Device, i: Instruction, a: Codes, b: Codes, c: Codes) -> 
 
 def _launch(device: Device, i: Instruction, a: Codes, b: Codes, c: Codes) -> Codes:
     batch, m, n = c.shape
-    a, b = _padded(_padded(a, 1, i.m), 2, i.k), _padded(_padded(b, 1, i.n), 2, i.k)
+    a, b = _padded(a, 1, i.m), _padded(b, 1, i.n)
     c = _padded(_padded(c, 1, i.m), 2, i.n)
-    groups, rows, columns, steps = i.groups, a.shape[1] // i.m, b.shape[1] // i.n, a.shape[2] // i.k
+    groups, rows, columns, steps = i.groups, a.shape[1] // i.m, b.shape[1] // i.n, a.shape[2] // i.tile("a")[1]
     if steps > 1 and i.c != i.d:
         raise InputError(f"{i.name} adds to c of {i.c} and makes {i.d}: it cannot be chained beyond K = {i.k}.")
     if groups > 1:  # a warp computes so many tiles: of a batch
@@ -106,23 +129,32 @@ def _tiled(x: Codes, i: Instruction, operand: str) -> npt.NDArray[np.uint32]:
 def _padded(x: Codes, axis: int, multiple: int) -> Codes:
     """Zeros behind, up to a multiple along an axis: +0, which adds nothing to any sum."""
     more = -x.shape[axis] % multiple
-    return x if not more else np.pad(x, [(0, more * (n == axis)) for n in range(x.ndim)])
+    return x if not more else np.pad(x, [(0, more * (n == axis % x.ndim)) for n in range(x.ndim)])
 
 
 # --- trust ------------------------------------------------------------------------------------------------------------
 @cache
 def check_placement(device: Device, i: Instruction) -> None:
-    """Sums of small integers over several tiles and steps: any unit adds them exactly, so a misplaced element shows."""
-    k = i.k * (2 if i.c == i.d else 1)
-    places = np.arange(2 * i.groups * (i.m + 3) * k, dtype=np.int64)
-    a = (places * 7919 % 7 - 3).reshape(2 * i.groups, i.m + 3, k)
-    b = (np.arange(2 * i.groups * (i.n + 3) * k) * 104729 % 5 - 2).reshape(2 * i.groups, i.n + 3, k)
-    c = (np.arange(2 * i.groups * (i.m + 3) * (i.n + 3)) * 1299709 % 101 - 50).reshape(2 * i.groups, i.m + 3, i.n + 3)
+    """Sums of small integers over several tiles and steps, blocks scaled by powers of two: any unit adds them exactly,
+    so a misplaced element or scale shows.
+    """
+    steps = 2 if i.c == i.d else 1
+    batch, m, n, k = 2 * i.groups, i.m + 3, i.n + 3, steps * i.k
+    a, b = _pattern(7919, 7, (batch, m, k)) - 3, _pattern(104729, 5, (batch, n, k)) - 2
+    c = _pattern(1299709, 101, (batch, m, n)) - 50
+    x, y = _integers(a, i.a), _integers(b, i.b)
+    if i.scale:
+        scale_a, scale_b = (1 << _pattern(31, 7, (batch, rows, steps * i.scales)) for rows in (m, n))
+        x, y = (_rows(z, encode(s, TYPES[i.scale]), i) for z, s in ((x, scale_a), (y, scale_b)))
+        a, b = (z * np.repeat(s, i.scale_block, -1) for z, s in ((a, scale_a), (b, scale_b)))
     wanted = encode(a @ b.swapaxes(1, 2) + c, TYPES[i.d])
-    codes = [_integers(x, t) for x, t in ((a, i.a), (b, i.b), (c, i.c))]
-    found = _launch(device, i, *codes)
+    found = _launch(device, i, x, y, _integers(c, i.c))
     if wrong := int(np.count_nonzero(found != wanted)):
         raise DeviceError(f"{i.name}: {wrong} of {found.size} sums of small integers are wrong: elements are misplaced")
+
+
+def _pattern(factor: int, modulus: int, shape: tuple[int, ...]) -> npt.NDArray[np.int64]:
+    return np.arange(math.prod(shape), dtype=np.int64).reshape(shape) * factor % modulus
 
 
 def _integers(x: npt.NDArray[np.int64], type_name: str) -> Codes:

@@ -18,7 +18,7 @@ import numpy as np
 from numsim.gpu.instructions import Instruction, capability_of
 from numsim.tensorcore import get_model
 from numsim.tensorcore.products import chained
-from tests.gpu import manual
+from tests.gpu import manual, manual_blackwell
 
 HERE = Path(__file__).parent
 POISON = 0xA5A5A5A5
@@ -56,6 +56,8 @@ class Cpu:
             result = manual.write(i, codes, kernel.header)
             np.ctypeslib.as_array(d, (result.size,))[:] = result
 
+        if i.kind:
+            collective = manual_blackwell.collective(model, kernel.header)
         counts, errors = [i.words(o) for o in "abc"], []
 
         def guarded(*words):
@@ -86,7 +88,7 @@ class Cpu:
 typedef void (*Collective)(unsigned *, const unsigned *, const unsigned *, const unsigned *, unsigned long long);
 static Collective collective;
 extern "C" void set_collective(Collective f) {{ collective = f; }}
-{_MULTIPLY["wgmma" if i.family == "wgmma" else "memory" if i.family == "wmma" else "registers"]}
+{_MULTIPLY[i.family]}
 {source}
 extern "C" void start(unsigned x, unsigned y, unsigned z, unsigned threads, {", ".join(arguments)})
 {{
@@ -98,7 +100,7 @@ extern "C" void start(unsigned x, unsigned y, unsigned z, unsigned threads, {", 
 
 # All threads hand in their words; one of them calls; all take their part of the result.
 _MULTIPLY = {
-    "registers": """
+    "mma": """
 static unsigned all_a[THREADS * A], all_b[THREADS * B], all_c[THREADS * C], all_d[THREADS * D];
 static void multiply(unsigned *d, const unsigned *a, const unsigned *b, const unsigned *c)
 {
@@ -110,7 +112,7 @@ static void multiply(unsigned *d, const unsigned *a, const unsigned *b, const un
     __syncthreads();
     memcpy(d, all_d + threadIdx.x * D, 4 * D);
 }""",
-    "memory": """
+    "wmma": """
 static void multiply(unsigned *d, const unsigned *a, const unsigned *b, const unsigned *c)
 {
     __syncthreads();
@@ -130,6 +132,7 @@ static void multiply(unsigned *d, const unsigned *a, unsigned long long b)
     __syncthreads();
     memcpy(d, all_d + threadIdx.x * D, 4 * D);
 }""",
+    "tcgen05": manual_blackwell.ON_CPU,
 }
 
 
@@ -144,3 +147,49 @@ def _library(text, folder):
 
 def instruction_name(header):
     return re.search(r"// (\S+)", header)[1]
+
+
+# --- kernels without an instruction -----------------------------------------------------------------------------------
+class CpuEmulator:
+    """Runs kernels on ordinary cores, such as the emulator's, which need nothing but C++."""
+
+    name, capability = "NVIDIA GeForce RTX 3060", (8, 6)
+
+    def __init__(self, folder):
+        self.folder, self.launches = Path(folder), []
+
+    def provenance(self):
+        return {"device": self.name, "compute_capability": "8.6", "driver": "none"}
+
+    def run(self, kernel, grid, threads, operands, size, numbers=()):
+        self.launches.append((kernel, grid, threads))
+        source = kernel.source.replace('#include "instruction.h"', kernel.header)
+        names = [*(f"{{p{n}}}" for n in range(len(operands))), "{p}", *(f"n{n}" for n in range(len(numbers)))]
+        pointers = ", ".join(f"void *{name[1:-1]}" for name in names if name[0] == "{")
+        text = f"""#include "{HERE / "cuda_on_cpu.h"}"
+#include <algorithm>
+#include <cmath>
+#define __launch_bounds__(threads)
+#define __clz __builtin_clz
+#define __clzll __builtin_clzll
+static float __fmaf_rn(float a, float b, float c) {{ return std::fma(a, b, c); }}
+static double __fma_rn(double a, double b, double c) {{ return std::fma(a, b, c); }}
+using std::abs, std::max, std::min;
+struct Pointer {{
+    void *p;
+    template <class T> operator T *() const {{ return (T *)p; }}
+}};
+{source}
+extern "C" void start(unsigned x, unsigned y, unsigned z, unsigned threads, {pointers}, const int *numbers)
+{{
+    launch({{x, y, z}}, threads, [=] {{
+        {kernel.function}({", ".join(f"Pointer{n}" if n[0] == "{" else f"numbers[{n[1:]}]" for n in names)});
+    }});
+}}
+"""
+        d = np.full(size, 0xA5A5A5A5, np.uint32)
+        given = [np.ascontiguousarray(x) for x in (*operands, d)]
+        integers = np.array(numbers, np.int32)
+        arguments = [x.ctypes.data_as(ctypes.c_void_p) for x in (*given, integers)]
+        _library(text, self.folder).start(*grid, threads, *arguments)
+        return given[-1]

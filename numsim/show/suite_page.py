@@ -1,0 +1,388 @@
+"""A suite's record held against numsim: a table for the terminal, and a page with its pictures, all in one file.
+
+The page is light or dark as the reader's system is; nothing is loaded from elsewhere, and there is no script. Okabe and
+Ito's blue and vermillion have a sign beside them wherever they say something.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from numsim import files
+from numsim._version import __version__
+from numsim.errors import UnavailableError
+from numsim.experiments.experiment import Table
+from numsim.machines.question import MMA
+from numsim.machines.recorded import Record
+from numsim.machines.verdict import Difference, Verdict
+from numsim.show import report
+from numsim.show.text import Line, Span
+
+if TYPE_CHECKING:
+    from numsim.suites.suite import Row, Suite
+
+MARKS = {"same": "✓", "documented": "≈", "differs": "✗", "failed": "!", "skipped": "–"}
+_WORDS = {
+    "same": "numsim computes the same",
+    "documented": "it differs as numsim predicts, bit for bit",
+    "differs": "it differs, and nothing explains it",
+    "failed": "the answers cannot be trusted, and are not kept",
+    "skipped": "not asked: this machine cannot answer it",
+}
+
+
+# --- what a record comes to -------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Group:
+    """Parts of one family that come to the same, and what they come to together."""
+
+    family: str
+    outcome: str  # a key of MARKS
+    says: str
+    rows: tuple[Row, ...]
+
+    @property
+    def verdict(self) -> Verdict:
+        total = self.rows[0].verdict
+        for row in self.rows[1:]:
+            total += row.verdict
+        return total
+
+
+def outcome(row: Row) -> str:
+    """What became of a part: "same", "documented", "differs", "failed" or "skipped".
+
+    >>> from numsim.suites import Row
+    >>> outcome(Row("wgmma", Verdict("cuda", "emulated", compared=8, equal=8)))
+    'same'
+    """
+    if row.note.startswith("FAILED"):
+        return "failed"
+    if row.verdict.unexplained:
+        return "differs"
+    if row.verdict.documented:
+        return "documented"
+    return "skipped" if row.verdict.skipped and not row.verdict.compared else "same"
+
+
+def groups(rows: Iterable[Row]) -> list[Group]:
+    """Rows of one family with the same words, together; a part with unexplained differences stands alone."""
+    found: dict[tuple[str, ...], list[Row]] = {}
+    for row in rows:
+        family, kind, says = re.split(r"[.:, ]", row.part)[0], outcome(row), row.note or row.verdict.text
+        found.setdefault((family, kind, says, row.part if kind == "differs" else ""), []).append(row)
+    return [Group(family, kind, says, tuple(some)) for (family, kind, says, _), some in found.items()]
+
+
+def summary(record: Record, rows: Sequence[Row]) -> str:
+    """The verdict in one or two sentences.
+
+    >>> from numsim.suites import Row
+    >>> row = Row("fp32 to bf16", Verdict("cuda", "emulated", compared=8, equal=8))
+    >>> summary(Record("0.1.0", {"machine": "cuda"}, (), parts=("fp32 to bf16",) * 2), [row])
+    'Same bits in 1 of 1 part: 2 sets, 8 results.'
+    """
+    kinds = [outcome(row) for row in rows]
+    asked = [row for row, kind in zip(rows, kinds, strict=True) if kind not in ("skipped", "failed")]
+    parts = {row.part for row in asked}
+    count = {kind: kinds.count(kind) for kind in MARKS}
+    exact = all(not row.note for row in asked if outcome(row) == "same")
+    sets = sum(part in parts for part in record.parts)
+    said = [f"{'Same bits' if exact else 'Agreement'} in {count['same']} of {_many(len(asked), _noun(record))}"]
+    said += [f"{count['documented']} as documented"] * bool(count["documented"])
+    said += [f"{count['differs']} WITH UNEXPLAINED DIFFERENCES"] * bool(count["differs"])
+    text = f"{', '.join(said)}: {_many(sets, 'set')}, {_many(sum(r.verdict.compared for r in asked), 'result')}."
+    rest = [f"{count[kind]} {word}" for kind, word in (("failed", "FAILED"), ("skipped", "skipped")) if count[kind]]
+    return f"{text} {', '.join(rest)}." if rest else text
+
+
+def _noun(record: Record) -> str:
+    return "instruction" if record.answers and all(q.operation == MMA for q, _ in record.answers) else "part"
+
+
+def _many(n: int, noun: str) -> str:
+    return f"{n:,} {noun}{'s' * (n != 1)}"
+
+
+def _reasons(rows: Sequence[Row], kind: str) -> dict[str, list[str]]:
+    """Why parts have no answers: reason -> parts."""
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        if outcome(row) == kind:
+            for why in row.verdict.skipped or (row.note,):
+                found.setdefault(why, []).append(row.part)
+    return found
+
+
+def _in_part(record: Record, rows: Sequence[Row]) -> dict[str, str]:
+    """Parts with answers of which something was left out, and why."""
+    left = {part: why for part, why in record.skipped.items() if part in record.parts}
+    for row in rows:
+        if row.verdict.compared and row.verdict.skipped:
+            left.setdefault(row.part, report.skipped(row.verdict))
+    return left
+
+
+def _meanings(rows: Sequence[Row]) -> dict[str, tuple[str, str]]:
+    return {name: meaning for row in rows for name, meaning in row.verdict.reasons.items()}
+
+
+def _by_question(differences: Iterable[Difference]) -> dict[str, list[str]]:
+    """Differences in words, below the question that they answer."""
+    found: dict[str, list[str]] = {}
+    for d in differences:
+        found.setdefault(d.question, []).append(str(d).removeprefix(d.question).strip())
+    return found
+
+
+# --- the table --------------------------------------------------------------------------------------------------------
+def table_lines(suite: Suite, record: Record, rows: Sequence[Row], *, full: bool = False) -> list[Line]:
+    """The verdicts in 80 columns: parts that come to the same share a row; below it differences and what is missing.
+
+    full : a row for every part, and what documented differences mean.
+    """
+    lines: list[Line] = [[Span(suite.name, "strong")], *report.wrapped(_machine(record), indent=2), []]
+    cells = []
+    shown = [g for row in rows for g in groups([row])] if full else groups(rows)
+    for group in shown:
+        v, several = group.verdict, len(group.rows) > 1
+        if group.outcome in ("skipped", "failed") and not full:
+            continue
+        name = f"{group.family}, {_many(len(group.rows), _noun(record))}" if several else group.rows[0].part
+        counts = (f"{v.compared:,}", f"{v.differ:,}") if v.compared else ("-", "-")
+        cells.append((name, *counts, group.says))
+    if cells:
+        lines += _aligned(cells)
+    lines += [[], *report.wrapped(summary(record, rows), indent=2)]
+    for kind, label in (("failed", "FAILED"), ("skipped", "skipped")):
+        for why, parts in _reasons(rows, kind).items() if not full else ():
+            lines += report.wrapped(f"{why}: {_told(parts, _noun(record))}", label)
+    for part, why in _in_part(record, rows).items():
+        lines += report.wrapped(f"{part}, in part: {why}", "skipped")
+    for name, (what, right) in _meanings(rows).items():
+        lines += report.wrapped(f"{name}: {what}. {right}." if full else f"{name}: {what}.", "note")
+    for row in rows:
+        if row.verdict.unexplained:
+            lines += [[], [Span(f"UNEXPLAINED in {row.part}, {row.verdict.machine} against {row.verdict.against}:",
+                                "strong")]]  # fmt: skip
+            for asked, found in _by_question(d for d in row.verdict.shown if not d.reason).items():
+                lines += report.wrapped(asked, indent=2)
+                lines += [line for text in found for line in report.wrapped(text, indent=4)]
+    return lines
+
+
+def _aligned(cells: Sequence[tuple[str, ...]]) -> list[Line]:
+    """Cells in columns, the numbers to the right."""
+    widths = [max(len(row[i]) for row in (("", "compared", "differ"), *cells)) for i in (1, 2)]
+    rows = [(name, compared.rjust(widths[0]), differ.rjust(widths[1]), says) for name, compared, differ, says in cells]
+    heads = ("part", "compared".rjust(widths[0]), "differ".rjust(widths[1]), "verdict")
+    return report.table_lines(Table("", heads, tuple(rows)))
+
+
+def _told(parts: Sequence[str], noun: str) -> str:
+    """Parts by name where they are few, else how many of each family."""
+    if len(parts) <= 2:
+        return ", ".join(parts)
+    families = [re.split(r"[.:, ]", part)[0] for part in parts]
+    return ", ".join(f"{families.count(f)} {f}" for f in dict.fromkeys(families)) + f" {noun}s"
+
+
+def _machine(record: Record) -> str:
+    """The machine in one line."""
+    facts = record.provenance
+    named = {"compute_capability": "compute capability", "torch": "torch"}
+    known = [str(facts.get("device") or facts.get("cpu") or "unknown")]
+    known += [f"{word} {facts[key]}" for key, word in named.items() if key in facts]
+    return f"{record.machine}: {', '.join(known)}; numsim {record.numsim}"
+
+
+# --- the page ---------------------------------------------------------------------------------------------------------
+_STYLE = """
+:root{color-scheme:light dark;--ink:#1b1b1b;--soft:#555;--paper:#fff;--card:#f5f5f3;--line:#cfcfca;--good:#0072b2;
+--bad:#b84f00}
+@media (prefers-color-scheme:dark){:root{--ink:#e8e8e6;--soft:#a8a8a4;--paper:#17181a;--card:#212326;--line:#43464a;
+--good:#56b4e9;--bad:#f0a050}}
+*{box-sizing:border-box}
+body{margin:0 auto;padding:1rem;max-width:60rem;background:var(--paper);color:var(--ink);
+font:1rem/1.5 system-ui,sans-serif}
+h1{font-size:1.6rem;line-height:1.2;margin:.5rem 0;overflow-wrap:anywhere}h2{font-size:1.2rem;margin:2rem 0 .5rem}
+p,ul{margin:.4rem 0;overflow-wrap:anywhere}code,pre{font:.85em/1.5 ui-monospace,Menlo,Consolas,monospace;
+overflow-wrap:anywhere}
+pre{background:var(--card);border:1px solid var(--line);border-radius:.3rem;padding:.5rem .8rem;overflow-x:auto}
+.soft{color:var(--soft)}
+.verdict{background:var(--card);border:1px solid var(--line);border-left:.3rem solid var(--good);
+border-radius:.3rem;padding:.7rem .9rem;font-size:1.1rem}
+.verdict.differs,.verdict.failed{border-left-color:var(--bad);border-left-style:double;border-left-width:.45rem}
+dl{display:grid;grid-template-columns:minmax(6rem,max-content) 1fr;gap:.15rem .8rem;margin:.5rem 0;font-size:.92rem}
+dt{font-weight:600;overflow-wrap:anywhere}dd{margin:0;overflow-wrap:anywhere;min-width:0}
+.wide{overflow-x:auto}table{border-collapse:collapse;width:100%;font-size:.92rem}
+th,td{padding:.25rem .7rem .25rem 0;text-align:left;vertical-align:top;border-bottom:1px solid var(--line)}
+td.part{min-width:9rem;overflow-wrap:anywhere}td.says{min-width:9rem}
+th.number,td.number{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}
+.mark{display:inline-block;width:1.3em;font-weight:700;color:var(--good)}
+.differs .mark,.failed .mark{color:var(--bad)}.skipped .mark{color:var(--soft)}
+summary{cursor:pointer}details ul{padding-left:1.2rem}
+figure{margin:.5rem 0 1.5rem}figure svg{display:block;width:100%;max-width:46rem;height:auto;background:#fff;
+border-radius:.3rem}
+figcaption{color:var(--soft);max-width:46rem}
+""".strip().replace("\n", "")
+
+
+def page(suite: Suite, record: Record, rows: Sequence[Row], style: str = "page") -> str:
+    """One HTML file: question, machine, verdicts, differences, what is missing and why, pictures, how to do it again.
+
+    style : "page" or "slide", of the pictures. Without matplotlib there are none, and the page says so.
+    """
+    title = f"{suite.title}: {record.provenance.get('device') or record.machine}"
+    parts = [
+        f"<h1>{escape(title)}</h1>", f"<p>{escape(suite.question)}</p>", _banner(record, rows), "<h2>Verdicts</h2>",
+        _table(record, rows), _differences(rows), _missing(record, rows), *_pictures(suite, record, style),
+        "<h2>The machine</h2>", _terms(_facts(record)), _again(suite, record),
+    ]  # fmt: skip
+    if suite.sources:
+        parts += ["<h2>Sources</h2>", _items(escape(s) for s in suite.sources)]
+    body = "\n".join(p for p in parts if p)
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        f"<title>{escape(title)}</title><style>{_STYLE}</style></head>\n<body><main>\n"
+        f'{body}\n</main><p class="soft">numsim {__version__}</p></body></html>\n'
+    )
+
+
+def write(path: Path | str, suite: Suite, record: Record, rows: Sequence[Row], style: str = "page") -> Path:
+    """Write the page, whole or not at all.
+
+    Raises ``InputError`` where that cannot be.
+    """
+    return files.write_atomic(path, page(suite, record, rows, style))
+
+
+def _banner(record: Record, rows: Sequence[Row]) -> str:
+    kinds = {outcome(row) for row in rows}
+    worst = next((k for k in ("differs", "failed", "documented", "same") if k in kinds), "skipped")
+    return f'<p class="verdict {worst}">{_mark(worst)}{escape(summary(record, rows))}</p>'
+
+
+def _mark(kind: str) -> str:
+    return f'<span class="mark" title="{escape(_WORDS[kind])}">{MARKS[kind]}</span>'
+
+
+def _table(record: Record, rows: Sequence[Row]) -> str:
+    lines = []
+    for group in groups(rows):
+        v, parts = group.verdict, [_code(row.part) for row in group.rows]
+        name = parts[0]
+        if len(parts) > 1:
+            head = f"{escape(group.family)}, {_many(len(parts), _noun(record))}"
+            name = f"<details><summary>{head}</summary>{_items(parts)}</details>"
+        counts = (f"{v.compared:,}", f"{v.differ:,}") if v.compared else ("–", "–")
+        lines.append(
+            f'<tr class="{group.outcome}"><td class="part">{name}</td>'
+            + "".join(f'<td class="number">{n}</td>' for n in counts)
+            + f'<td class="says">{_mark(group.outcome)}{escape(group.says)}</td></tr>'
+        )
+    heads = '<th scope="col">part</th><th scope="col" class="number">compared</th>'
+    heads += '<th scope="col" class="number">differ</th><th scope="col">verdict</th>'
+    kinds = {outcome(row) for row in rows}
+    key = "; ".join(f"{MARKS[k]} {words}" for k, words in _WORDS.items() if k in kinds)
+    return (
+        f'<div class="wide"><table><thead><tr>{heads}</tr></thead><tbody>\n' + "\n".join(lines) + "\n</tbody></table>"
+        f'</div>\n<p class="soft">{escape(key)}.</p>'
+    )
+
+
+def _differences(rows: Sequence[Row]) -> str:
+    """The first differences of each part that has some, and what the documented ones are."""
+    found = []
+    for name, (what, right) in _meanings(rows).items():
+        counts = sum(n for row in rows for r, n in row.verdict.documented.items() if name in r.split(" + "))
+        found.append(f"<p><strong>{escape(name)}</strong> ({counts:,}): {escape(what)}. {escape(right)}.</p>")
+    for row in rows:
+        if row.verdict.shown:
+            many = _many(row.verdict.differ, "difference")
+            first = f", the first {len(row.verdict.shown)}" * (len(row.verdict.shown) < row.verdict.differ)
+            head = f"{_mark(outcome(row))}{_code(row.part)}: {many}{first}"
+            open_ = " open" * bool(row.verdict.unexplained)
+            listed = "".join(
+                f"<p>{_code(asked)}</p>{_items(f'<code>{escape(text)}</code>' for text in texts)}"
+                for asked, texts in _by_question(row.verdict.shown).items()
+            )
+            found.append(f'<details class="{outcome(row)}"{open_}><summary>{head}</summary>{listed}</details>')
+    return "\n".join(["<h2>What differs</h2>", *found]) if found else ""
+
+
+def _missing(record: Record, rows: Sequence[Row]) -> str:
+    """What failed and what was not asked, by reason."""
+    found = []
+    for kind, head in (("failed", "What failed"), ("skipped", "What was skipped, and why")):
+        pairs = [(_told(parts, _noun(record)), why) for why, parts in _reasons(rows, kind).items()]
+        if kind == "skipped":
+            pairs += [(f"{part}, in part", why) for part, why in _in_part(record, rows).items()]
+        if pairs:
+            found += [f"<h2>{head}</h2>", _items(f"{escape(why)}: {escape(what)}" for what, why in pairs)]
+    return "\n".join(found)
+
+
+def _facts(record: Record) -> list[tuple[str, str]]:
+    """Everything that the record says of where it comes from."""
+    facts = [(name.replace("_", " "), str(value)) for name, value in record.provenance.items()]
+    return [*facts, ("recorded with", f"numsim {record.numsim}"), ("questions", f"{len(record.answers):,}"),
+            ("digest of inputs", record.inputs)]  # fmt: skip
+
+
+def _again(suite: Suite, record: Record) -> str:
+    return (
+        "<h2>Check it yourself</h2>\n<p>Anywhere, without a GPU, from the record:</p>\n"
+        "<pre>numsim check FILE.npz</pre>\n<p>On a machine of your own:</p>\n"
+        f"<pre>numsim record --suite {escape(suite.name)} --machine {escape(record.machine)}</pre>\n"
+        "<h2>Send it</h2>\n<p>A record of a chip that numsim has none of is evidence, and one that differs is news: "
+        "open an issue on numsim's repository, attach the .npz file, and paste what <code>numsim doctor</code> prints. "
+        "The record holds what stands under “The machine”, the questions and the answers; no user name, no path.</p>"
+    )
+
+
+# --- parts ------------------------------------------------------------------------------------------------------------
+def _terms(pairs: Iterable[tuple[str, str]]) -> str:
+    return "<dl>" + "".join(f"<dt>{escape(a)}</dt><dd>{escape(b)}</dd>" for a, b in pairs) + "</dl>"
+
+
+def _items(texts: Iterable[str]) -> str:
+    return "<ul>" + "".join(f"<li>{text}</li>" for text in texts) + "</ul>"
+
+
+def _code(text: str) -> str:
+    return f"<code>{escape(text).replace('.', '.<wbr>')}</code>"
+
+
+def _pictures(suite: Suite, record: Record, style: str) -> list[str]:
+    """The suite's figures as inline SVG, each with its text alternative below it."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # a sign that the font lacks
+            drawn = [(_svg(figure, n, alt), alt) for n, (_, figure, alt) in enumerate(suite.draw(record, style))]
+    except (ImportError, UnavailableError) as error:
+        return ["<h2>Pictures</h2>", f"<p>None: matplotlib does not load here ({escape(str(error)[:120])}).</p>"]
+    shown = [f"<figure>{svg}<figcaption>{escape(alt)}</figcaption></figure>" for svg, alt in drawn]
+    return ["<h2>Pictures</h2>", *shown] if shown else []
+
+
+def _svg(figure: Any, number: int, alt: str) -> str:
+    """A figure as an element of a page: names of its own, no namespaces, no metadata."""
+    from numsim.show.style import settings
+
+    buffer = io.StringIO()
+    with settings(getattr(figure, "look", "page")):
+        figure.savefig(buffer, format="svg", metadata={"Date": None})
+    text = buffer.getvalue()
+    text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
+    text = re.sub(r' xmlns(:\w+)?="[^"]*"', "", text).replace("xlink:href", "href")
+    text = re.sub(r'(\bid="|url\(#|href="#)', rf"\1picture{number}-", text)
+    return text.replace("<svg", f'<svg role="img" aria-label="{escape(alt)}"', 1).rstrip()

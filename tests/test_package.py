@@ -21,7 +21,7 @@ FLOORS = [  # from the ground up; a room may import rooms of its own floor and o
     {"gpu"},
     {"blocks"},
     {"scaling", "optimizers"},
-    {"machines"},
+    {"machines", "training"},
     {"experiments", "reveal", "show"},
     {"suites"},
     {"doctor", "cli", "__main__"},

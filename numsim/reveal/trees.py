@@ -43,6 +43,81 @@ def tree_of(leaves: Sequence[Any], size: Callable[[Any, Any], int | None]) -> Tr
     return None if any(t is None for t in below) else tuple(sorted(below, key=_rank))
 
 
+Sizes = dict[tuple[Any, Any], int]  # a pivot and another leaf -> leaves of the smallest subtree that holds both
+
+
+def tree_by_pivots(leaves: Sequence[Any], measure: Callable[[list[tuple[Any, Any]]], Sequence[int] | None]) -> Tree:
+    """The tree of a sum of many terms: asked for the pairs that are needed, in few rounds, instead of all pairs.
+
+    Where one leaf (the pivot) meets all others splits these into groups; each group is a subtree with a pivot of its
+    own (FPRev, as above).
+
+    measure : for each pair, the leaves of the smallest subtree that holds both; None where that cannot be had.
+
+    >>> tree_by_pivots(range(4), lambda pairs: [2 if i // 2 == j // 2 else 4 for i, j in pairs])
+    ((0, 1), (2, 3))
+    """
+    sizes: Sizes = {}
+    groups = [list(leaves)]
+    while groups:
+        pairs = [(group[0], leaf) for group in groups for leaf in group[1:]]
+        if (found := measure(pairs)) is None:
+            return None
+        sizes.update(zip(pairs, found, strict=True))
+        groups = [below for group in groups for _, below in _classes(group, sizes) if len(below) > 1]
+    parts = _parts(list(leaves), len(leaves) + 1, sizes)
+    return parts[0] if parts and len(parts) == 1 else None
+
+
+def _classes(group: list[Any], sizes: Sizes) -> list[tuple[int, list[Any]]]:
+    """The leaves that meet the group's first one in the same node, the nearest first."""
+    classes: dict[int, list[Any]] = {}
+    for leaf in group[1:]:
+        classes.setdefault(sizes[group[0], leaf], []).append(leaf)
+    return sorted(classes.items())
+
+
+def _parts(group: list[Any], top: int, sizes: Sizes) -> list[Tree] | None:
+    """The trees of a group that meet in a node of ``top`` leaves; None where the sizes are those of no tree."""
+    tree, count = group[0], 1
+    for size, below in _classes(group, sizes):
+        parts = _parts(below, size, sizes) if size <= top else None
+        if parts is None or (size < top and size != count + len(below)):
+            return None
+        if size == top:  # they meet at once with what the caller has
+            return [tree, *parts]
+        tree = tuple([*parts, tree] if len(below) > count else [tree, *parts])
+        count = size
+    return [tree]
+
+
+def rounds_of(tree: Tree) -> list[list[tuple[Any, Any]]] | None:
+    """Additions that can be done at the same time, round after round: (i, j) adds to the sum that began at leaf i the
+    one that began at leaf j. None where more than two terms meet at once.
+
+    >>> rounds_of((((0, 1), (2, 3)), 4))
+    [[(0, 1), (2, 3)], [(0, 2)], [(0, 4)]]
+    """
+    rounds: list[list[tuple[Any, Any]]] = []
+    done: list[tuple[Any, int]] = []  # the first leaf of a subtree, and its height
+    todo = [(tree, False)]
+    while todo:  # no recursion: a sum of a thousand terms, one after another, is as deep
+        node, below_done = todo.pop()
+        if not isinstance(node, tuple):
+            done.append((node, 0))
+        elif len(node) != 2:
+            return None
+        elif not below_done:
+            todo += [(node, True), (node[1], False), (node[0], False)]
+        else:
+            (j, right), (i, left) = done.pop(), done.pop()
+            height = max(left, right)
+            rounds += [[] for _ in range(height + 1 - len(rounds))]
+            rounds[height].append((i, j))
+            done.append((i, height + 1))
+    return rounds
+
+
 def _rank(tree: Tree) -> tuple[bool, bool, int]:
     """Partial sums before single terms, what starts from c before others, larger before smaller."""
     leaves = leaves_of(tree)
@@ -110,6 +185,44 @@ def show(tree: Tree) -> str:
     if len(line) == 1 or (len(line) == 2 and "c" not in line):
         return "+".join(_bracketed(t) for t in tree)
     return ">".join(_shortened(line))
+
+
+def in_words(tree: Tree) -> str:
+    """The order of a sum in a few words.
+
+    >>> in_words((((0, 1), 2), 3)), in_words(((0, 1), (2, 3)))
+    ('one after another', 'pairwise')
+    >>> in_words((((0, 2), 4), ((1, 3), 5)))
+    '2 lanes of 3 (one after another), then a tree'
+    >>> in_words((((0, 1), 2), ((3, 4), 5)))
+    '2 blocks of 3 (one after another), then a tree'
+    """
+    steps, core = list[int](), tree
+    while shift := _shift(core):
+        steps.append(shift)
+        core = core[0]
+    if not isinstance(core, tuple) and len(steps) == 1:
+        steps, core = [], tree
+    leaves, rounds = leaves_of(core), rounds_of(core)
+    n = len(leaves)
+    if rounds is None:
+        inner = f"several terms at once, in {len(_nodes(core))} steps"
+    elif len(rounds) == n - 1:
+        inner = "one after another" if leaves == sorted(leaves) else "one after another, not in their order"
+    else:
+        inner = f"a tree of depth {len(rounds)}"
+    if not steps:
+        return inner
+    if n == 1:
+        return "pairwise" if steps == sorted(steps, reverse=True) else "a tree of pairs"
+    interleaved = sorted(steps) == [2**i for i in range(len(steps))]
+    kind = "lanes" if interleaved else "blocks" if max(leaves) - min(leaves) == n - 1 else "equal sums"
+    return f"{2 ** len(steps)} {kind} of {n} ({inner}), then a tree"
+
+
+def _nodes(tree: Tree) -> list[Tree]:
+    """All sums in a tree."""
+    return [tree, *(node for t in tree for node in _nodes(t))] if isinstance(tree, tuple) else []
 
 
 def spine(tree: Tree) -> list[Tree]:

@@ -73,3 +73,57 @@ def test_as_text():
     assert trees.show(((0, 5), (1, 7))) == "0[+5]+1[+6]"
     assert trees.lanes_of((((((0, 4), 8), ((2, 6), 10)), (((1, 5), 9), ((3, 7), 11))), "c")) == 4
     assert trees.lanes_of((("c", 0), 1)) == 1
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_any_tree_is_found_by_pivots_with_fewer_pairs(seed):
+    random = Random(seed)
+    leaves = list(range(random.randint(2, 40)))
+    tree = random_tree(leaves, random)
+    size, asked = size_in(tree), []
+
+    def measure(pairs):
+        asked.extend(pairs)
+        return [size(i, j) for i, j in pairs]
+
+    assert normal(trees.tree_by_pivots(leaves, measure)) == normal(tree)
+    assert len(asked) == len(set(asked)) <= len(leaves) * (len(leaves) - 1) // 2
+
+
+def test_sizes_of_no_tree_are_refused_by_pivots():
+    assert trees.tree_by_pivots(range(4), lambda pairs: [2] * len(pairs)) is None
+    assert trees.tree_by_pivots(range(4), lambda pairs: None) is None
+    assert trees.tree_by_pivots(range(4), lambda pairs: [5] * len(pairs)) is None
+
+
+def test_a_long_chain_needs_one_round_and_no_recursion():
+    rounds = []
+
+    def measure(pairs):
+        rounds.append(len(pairs))
+        return [j + 1 for _, j in pairs]
+
+    tree = trees.tree_by_pivots(range(3000), measure)
+    assert rounds == [2999] and [len(r) for r in trees.rounds_of(tree)] == [1] * 2999
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_rounds_add_each_leaf_once(seed):
+    random = Random(seed)
+
+    def binary(leaves):
+        if len(leaves) == 1:
+            return leaves[0]
+        cut = random.randint(1, len(leaves) - 1)
+        return binary(leaves[:cut]), binary(leaves[cut:])
+
+    def text(tree):
+        return f"({text(tree[0])}{text(tree[1])})" if isinstance(tree, tuple) else str(tree)
+
+    tree = binary(list(range(random.randint(2, 30))))
+    held = {i: str(i) for i in trees.leaves_of(tree)}
+    for pairs in trees.rounds_of(tree):
+        assert len({x for pair in pairs for x in pair}) == 2 * len(pairs)
+        for i, j in pairs:
+            held[i] = f"({held[i]}{held.pop(j)})"
+    assert list(held.values()) == [text(tree)]

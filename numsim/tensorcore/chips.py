@@ -27,7 +27,7 @@ SOURCES: dict[str, str] = {
     "dsv3": "DeepSeek-V3 Technical Report, arXiv:2412.19437, section 3.3.2",
     "cutlass1986": "NVIDIA/cutlass issue 1986: FP8 mma.sync on Hopper goes through FP16 (a maintainer)",
     "nvrtc": "machine code of NVRTC 13.5 for sm_90a and sm_100a, disassembled: two HMMA on unpacked FP16, then FADD or "
-    "HADD2 (tests/records/README.md)",
+    "HADD2; for wmma of TF32 four HMMA of 4 products (tests/records/README.md)",
     "deepgemm176": "deepseek-ai/DeepGEMM issue 176: 25 bits for f8f6f4, 34 to 37 for mxf4 measured on a B200",
 }
 
@@ -66,6 +66,11 @@ def _both(family: str, shapes: str, length: int, bits: int, floors: tuple[int, i
 
 def _tf32(family: str, shapes: str, length: int, bits: int, floor: int, kind: str = "") -> Row:
     return Row(family, tuple(shapes.split()), "f32", ("tf32",), Unit("block", length, bits, floor), kind=kind)
+
+
+def _wmma(bits: int, floor: int) -> Row:
+    """The older interface to tensor cores; its TF32 shape becomes steps of m16n8k4, and so has blocks of 4."""
+    return _tf32("wmma", "m16n16k8", 4, bits, floor)
 
 
 def _small(
@@ -121,6 +126,7 @@ _AMPERE = [
     *_both("mma", _F16_K8, 8, 24, (-132, -20)),
     _tf32("mma", "m16n8k8 m16n8k4", 4, 24, -132),
     _fp64("m8n8k4"),
+    _wmma(24, -132),
 ]
 _ADA = [*_AMPERE, *_small("mma", "m16n8k32 m16n8k16", FP8, 16, 13, (-132, -20))]
 _HOPPER = [
@@ -131,6 +137,7 @@ _HOPPER = [
     _tf32("wgmma", "m64n256k8", 8, 25, -133),
     *_fp8_as_fp16(),
     _fp64("m16n8k16 m16n8k8 m8n8k4"),
+    _wmma(25, -133),
 ]
 _BLACKWELL = [
     *_both("mma", _F16_K8, 16, 25, (-133, -21)),
@@ -141,6 +148,7 @@ _BLACKWELL = [
     _tf32("tcgen05", "m128n256k8", 8, 25, -133, kind="tf32"),
     *_fp8_as_fp16(),
     _fp64("m8n8k4"),
+    _wmma(25, -133),
 ]
 _RTX_BLACKWELL = [
     *_both("mma", _F16_K8, 16, 25, (-133, -21)),
@@ -149,6 +157,7 @@ _RTX_BLACKWELL = [
     *_small("mma", "m16n8k32", SMALL, 32, 25, (-133, -21), kind="f8f6f4"),
     *_scaled("mma", "m16n8"),
     _fp64("m8n8k4"),
+    _wmma(25, -133),
 ]
 
 
@@ -270,6 +279,10 @@ _ANY_FP8_K16 = (
     "mma.m16n8k16.*.e?m?.*",
     _inferred("no results are known; the machine code is that of K = 32 with two HMMA of 8 products", "nvrtc"),
 )
+_ANY_WMMA = (
+    "wmma.*",
+    _stated("km", "nvrtc", note="the assembler makes m16n8k4 steps of it; no results are public"),
+)
 EVIDENCE: dict[str, list[tuple[str, Evidence]]] = {
     "v100": [
         ("mma.*.f32.f16.f16.f16", _inferred("how an FP16 c is decoded for an FP32 sum differs between two versions of "
@@ -339,7 +352,8 @@ def _instructions(row: Row) -> Iterator[tuple[str, int, str, str]]:
                 parts = [row.family, shape, *([f"kind::{row.kind}"] if row.kind else [])]
                 k = int(shape.rpartition("k")[2])
                 parts[-1] += f".block{row.scale_block}" if row.scale else ""
-                types = [row.d, a, b] + [row.c or row.d] * (row.family == "mma") + [row.scale] * bool(row.scale)
+                c = [row.c or row.d] * (row.family in ("mma", "wmma"))
+                types = [row.d, a, b, *c, *[row.scale] * bool(row.scale)]
                 name = ".".join(parts + types)
             yield name, k, a, b
 
@@ -350,7 +364,7 @@ def models(chip: str) -> tuple[Model, ...]:
     found = []
     for row in ROWS[chip]:
         for name, k, a, b in _instructions(row):
-            evidence = next(e for pattern, e in EVIDENCE[chip] if fnmatchcase(name, pattern))
+            evidence = next(e for pattern, e in [_ANY_WMMA, *EVIDENCE[chip]] if fnmatchcase(name, pattern))
             types = (a, b, row.c or row.d, row.d)
             found.append(Model(chip, name, k, *types, row.unit, row.scale, row.scale_block, evidence))
     return tuple(found)

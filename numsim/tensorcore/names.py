@@ -15,9 +15,10 @@ from numsim.tensorcore.models import TYPES, Model, word_format
 CHIPS = tuple(ROWS)
 _EXAMPLE = "Example: chip='h200', instruction='mma.m16n8k16.f32.f16.f16.f32'"
 _SIGNATURES = (
-    "mma.<shape>.<d>.<a>.<b>.<c>, wgmma.<shape>.<d>.<a>.<b>, tcgen05.<shape>.kind::<kind>.<d>.<a>.<b>, "
+    "mma.<shape>.<d>.<a>.<b>.<c> (wmma too), wgmma.<shape>.<d>.<a>.<b>, tcgen05.<shape>.kind::<kind>.<d>.<a>.<b>, "
     "mfma.<d>_<MxNxK><type>"
 )
+_FAMILIES = ("mma", "wmma", "wgmma", "tcgen05")
 _IGNORED = {"sync", "aligned", "row", "col", "mma", "mma_async", "block_scale", "cta_group::1"}  # of full spellings
 _USUAL_BLOCK = {"mxf8f6f4": 32, "mxf4": 32}  # of block_scale without a size (PTX ISA 9.0, mma and tcgen05.mma)
 # What a driver adds to a chip's name: the maker, memory, the kind of board.
@@ -36,7 +37,7 @@ class Key(NamedTuple):
     k: int
     kind: str
     scale_block: int
-    types: tuple[str, ...]  # d, a, b, then c for mma, then the scale
+    types: tuple[str, ...]  # d, a, b, then c for mma and wmma, then the scale
 
 
 def list_chips() -> tuple[str, ...]:
@@ -145,9 +146,9 @@ def _parse(text: str) -> Key:
     types = tuple(t for t in tokens if t in TYPES)
     known = {shape, block, f"kind::{kind}", *types} | _IGNORED
     strange = [t for t in tokens if t not in known]
-    if family not in ("mma", "wgmma", "tcgen05") or not shape or strange:
+    if family not in _FAMILIES or not shape or strange:
         what = "not understood"
-        if family in ("mma", "wgmma", "tcgen05"):
+        if family in _FAMILIES:
             what = f"{short(strange[0])} is unknown or not modelled" if strange else "no shape in it, such as m16n8k16"
         raise InputError(f"instruction {short(text)}: {what}. The spelling is {_SIGNATURES}. {_EXAMPLE}")
     k = int(shape.rpartition("k")[2])

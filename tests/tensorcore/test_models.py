@@ -30,6 +30,8 @@ FACTS = [
     (BEFORE_HOPPER, "mma.m16n8k16.f16.f16.f16.f16", "block", 8, 24, -20, "rne-fp16", 2),
     (BEFORE_HOPPER, "mma.m16n8k4.f32.tf32.*", "block", 4, 24, -132, "rz-fp32", 1),
     (BEFORE_HOPPER, "mma.m16n8k8.f32.tf32.*", "block", 4, 24, -132, "rz-fp32", 2),
+    (BEFORE_HOPPER, "wmma.m16n16k8.f32.tf32.tf32.f32", "block", 4, 24, -132, "rz-fp32", 2),
+    (FROM_HOPPER, "wmma.m16n16k8.f32.tf32.tf32.f32", "block", 4, 25, -133, "rz-fp32", 2),
     (ADA, "mma.m16n8k16.f32.e?m?.e?m?.f32", "block", 16, 13, -132, "rz-e8m13", 1),
     (ADA, "mma.m16n8k32.f32.e?m?.e?m?.f32", "block", 16, 13, -132, "rz-e8m13", 2),
     (ADA, "mma.m16n8k16.f16.e?m?.e?m?.f16", "block", 16, 13, -20, "rne-fp16", 1),
@@ -119,7 +121,7 @@ def test_names_say_what_the_records_are():
         types = [t for t in rest if t in TYPES]
         scale = [m.scale] if m.scale else []
         assert shape.endswith(f"k{m.k}")
-        assert types == [m.d, m.a, m.b, *([m.c] if family == "mma" else []), *scale]
+        assert types == [m.d, m.a, m.b, *([m.c] if family in ("mma", "wmma") else []), *scale]
         assert f"block{m.scale_block}" in rest if m.scale else m.scale_block == 0
 
 

@@ -39,6 +39,8 @@ def full_ptx(m):
     if family == "mma":
         yield ".".join(["mma.sync.aligned", shape, "row.col", *kind, *block, *scale, *types])  # the ISA's order
         yield ".".join(["mma.sync.aligned", *kind, *block, *scale, shape, "row.col", *types])  # CUTLASS's
+    elif family == "wmma":
+        yield ".".join(["wmma.mma.sync.aligned.row.col", shape, *types])
     elif family == "wgmma":
         yield ".".join(["wgmma.mma_async.sync.aligned", shape, *types])
     else:  # shape and types are in the instruction descriptor: written behind
@@ -142,7 +144,7 @@ def test_1k():
         ("h200", "", "not understood"),
         ("h200", "hmma.16816.f32", "not understood"),
         ("h200", "m16n8k16", "not understood"),
-        ("h200", "wmma.mma.sync.aligned.row.col.m16n16k16.f32.f32", "not understood"),
+        ("h200", "wmma.mma.sync.aligned.row.col.m16n16k16.f32.f32", "the nearest: wmma.m16n16k8.f32.tf32"),
         ("h200", "mma", "no shape in it"),
         ("h200", "mma.m16n8k16", "h200 has no"),
         ("b200", "mma.m1n1k" + "9" * 5000 + ".f32", "(5013 characters)"),

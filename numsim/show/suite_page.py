@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from numsim.suites.suite import Row, Suite
 
 MARKS = {"same": "✓", "documented": "≈", "differs": "✗", "failed": "!", "skipped": "–"}
+_UNASKED = ("failed", "skipped")  # told below the table
 _WORDS = {
     "same": "numsim computes the same",
     "documented": "it differs as numsim predicts, bit for bit",
@@ -153,7 +154,7 @@ def table_lines(suite: Suite, record: Record, rows: Sequence[Row], *, full: bool
     shown = [g for row in rows for g in groups([row])] if full else groups(rows)
     for group in shown:
         v, several = group.verdict, len(group.rows) > 1
-        if group.outcome in ("skipped", "failed") and not full:
+        if group.outcome in _UNASKED and not full:
             continue
         name = f"{group.family}, {_many(len(group.rows), _noun(record))}" if several else group.rows[0].part
         counts = (f"{v.compared:,}", f"{v.differ:,}") if v.compared else ("-", "-")
@@ -222,10 +223,11 @@ border-radius:.3rem;padding:.7rem .9rem;font-size:1.1rem}
 .verdict.differs,.verdict.failed{border-left-color:var(--bad);border-left-style:double;border-left-width:.45rem}
 dl{display:grid;grid-template-columns:minmax(6rem,max-content) 1fr;gap:.15rem .8rem;margin:.5rem 0;font-size:.92rem}
 dt{font-weight:600;overflow-wrap:anywhere}dd{margin:0;overflow-wrap:anywhere;min-width:0}
-.wide{overflow-x:auto}table{border-collapse:collapse;width:100%;font-size:.92rem}
-th,td{padding:.25rem .7rem .25rem 0;text-align:left;vertical-align:top;border-bottom:1px solid var(--line)}
-td.part{min-width:9rem;overflow-wrap:anywhere}td.says{min-width:9rem}
+table{border-collapse:collapse;width:100%;font-size:.92rem}tr{border-bottom:1px solid var(--line)}
+th,td{padding:.25rem .7rem .25rem 0;text-align:left;vertical-align:top}td{overflow-wrap:anywhere}
 th.number,td.number{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}
+@media (max-width:38rem){tr{display:grid;grid-template-columns:1fr 6rem 4rem}
+th:last-child,td:last-child{grid-column:1/-1}}
 .mark{display:inline-block;width:1.3em;font-weight:700;color:var(--good)}
 .differs .mark,.failed .mark{color:var(--bad)}.skipped .mark{color:var(--soft)}
 summary{cursor:pointer}details ul{padding-left:1.2rem}
@@ -278,24 +280,23 @@ def _mark(kind: str) -> str:
 def _table(record: Record, rows: Sequence[Row]) -> str:
     lines = []
     for group in groups(rows):
-        v, parts = group.verdict, [_code(row.part) for row in group.rows]
-        name = parts[0]
-        if len(parts) > 1:
-            head = f"{escape(group.family)}, {_many(len(parts), _noun(record))}"
-            name = f"<details><summary>{head}</summary>{_items(parts)}</details>"
+        if group.outcome in _UNASKED:
+            continue
+        v = group.verdict
+        head = f"{escape(group.family)}, {_many(len(group.rows), _noun(record))}"
         counts = (f"{v.compared:,}", f"{v.differ:,}") if v.compared else ("–", "–")
         lines.append(
-            f'<tr class="{group.outcome}"><td class="part">{name}</td>'
+            f'<tr class="{group.outcome}"><td>{_names([row.part for row in group.rows], head)}</td>'
             + "".join(f'<td class="number">{n}</td>' for n in counts)
-            + f'<td class="says">{_mark(group.outcome)}{escape(group.says)}</td></tr>'
+            + f"<td>{_mark(group.outcome)}{escape(group.says)}</td></tr>"
         )
     heads = '<th scope="col">part</th><th scope="col" class="number">compared</th>'
     heads += '<th scope="col" class="number">differ</th><th scope="col">verdict</th>'
-    kinds = {outcome(row) for row in rows}
+    kinds = {outcome(row) for row in rows}.difference(_UNASKED)
     key = "; ".join(f"{MARKS[k]} {words}" for k, words in _WORDS.items() if k in kinds)
-    return (
-        f'<div class="wide"><table><thead><tr>{heads}</tr></thead><tbody>\n' + "\n".join(lines) + "\n</tbody></table>"
-        f'</div>\n<p class="soft">{escape(key)}.</p>'
+    body = "\n".join(lines)
+    return f"<table><thead><tr>{heads}</tr></thead><tbody>\n{body}\n</tbody></table>\n" + (
+        f'<p class="soft">{escape(key)}.</p>' if key else ""
     )
 
 
@@ -323,11 +324,13 @@ def _missing(record: Record, rows: Sequence[Row]) -> str:
     """What failed and what was not asked, by reason."""
     found = []
     for kind, head in (("failed", "What failed"), ("skipped", "What was skipped, and why")):
-        pairs = [(_told(parts, _noun(record)), why) for why, parts in _reasons(rows, kind).items()]
+        told = []
+        for why, parts in _reasons(rows, kind).items():
+            told.append(f"{escape(why)}: {_names(parts, escape(_told(parts, _noun(record))))}")
         if kind == "skipped":
-            pairs += [(f"{part}, in part", why) for part, why in _in_part(record, rows).items()]
-        if pairs:
-            found += [f"<h2>{head}</h2>", _items(f"{escape(why)}: {escape(what)}" for what, why in pairs)]
+            told += [f"{escape(why)}: {_code(part)}, in part" for part, why in _in_part(record, rows).items()]
+        if told:
+            found += [f'<h2>{head}</h2><div class="{kind}">{_items(_mark(kind) + text for text in told)}</div>']
     return "\n".join(found)
 
 
@@ -356,6 +359,13 @@ def _terms(pairs: Iterable[tuple[str, str]]) -> str:
 
 def _items(texts: Iterable[str]) -> str:
     return "<ul>" + "".join(f"<li>{text}</li>" for text in texts) + "</ul>"
+
+
+def _names(parts: Sequence[str], head: str) -> str:
+    """Parts by name; many of them folded below a head (HTML)."""
+    if len(parts) <= 2:
+        return ", ".join(map(_code, parts))
+    return f"<details><summary>{head}</summary>{_items(map(_code, parts))}</details>"
 
 
 def _code(text: str) -> str:

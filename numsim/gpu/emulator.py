@@ -8,21 +8,24 @@ FP16 is FP16, and K is in the order of the blocks. Where a unit chains FMAs an o
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from numsim.codes import Codes, code_dtype, decode
+from numsim.codes import code_dtype, decode
 from numsim.errors import InputError
 from numsim.formats import FP16
+from numsim.gpu import driver
 from numsim.gpu.driver import Device
 from numsim.gpu.ptx import Kernel
 from numsim.gpu.units import _as_product
 from numsim.tensorcore.models import IN_WORDS, TYPES, Model
 from numsim.tensorcore.products import common_shape
 
+Codes = npt.NDArray[Any]
 EDGE, EACH = 16, 2  # threads along each edge of a block, outputs of a thread along each axis
 DEPTH = 64  # words of an operand's rows that a block of threads holds
 _AT_ONCE = 1 << 26  # elements of a and b of one launch, where a batch can be parted
@@ -66,11 +69,7 @@ def multiply(
     ... )  # doctest: +SKIP
     array(1107296256, dtype=uint32)
     """
-    if not suits(model):
-        raise InputError(
-            f"{model} cannot be computed on a GPU here: its path {model.unit.path} or its parameters are the CPU's. "
-            "Example: numsim.tensorcore.mma(a, b, c, chip=chip, instruction=instruction)"
-        )
+    _check(model)
     a, b, c = (np.asarray(x) for x in (a, b, c))
     shape, k = common_shape(a, b, c, scale_a, scale_b), a.shape[-1]
     if not k or k % model.k:
@@ -85,8 +84,34 @@ def multiply(
     return _dots(device, model, x, y, z)
 
 
+def chains(model: Model) -> Callable[..., Codes]:
+    """``tensorcore.products.chains`` on the GPU of this process.
+
+    Raises ``InputError`` for records that do not suit, ``UnavailableError`` with what is missing.
+    """
+    _check(model)
+    device = driver.device()
+
+    def compute(
+        a: Codes, b: Codes, c: Codes, model: Model, scale_a: Codes | None, scale_b: Codes | None, threads: int | None
+    ) -> Codes:
+        if scale_a is None or scale_b is None:
+            return multiply(device, model, a[:, None], b.T, c)
+        return multiply(device, model, a[:, None], b.T, c, scale_a[:, None], scale_b.T)
+
+    return compute
+
+
+def _check(model: Model) -> None:
+    if not suits(model):
+        raise InputError(
+            f"{model} is not computed on GPUs: its path is {model.unit.path}, or its parameters are no chip's. "
+            "On this CPU it is. Example: matmul(A, B, chip=chip, device=None)"
+        )
+
+
 def _products(device: Device, model: Model, a: Codes, b: Codes, c: Codes) -> Codes:
-    """Operands a (batch, M, K), b (batch, N, K), codes c (batch, M, N): codes of d; some rows and matrices at a time."""
+    """Operands a (batch, M, K), b (batch, N, K), codes c (batch, M, N): codes of d, some rows of some at a time."""
     batch, m, n = c.shape
     tile, k = EDGE * EACH, a.shape[-1]
     rows = min(m, max(tile, _WORK // (n * k)))
@@ -225,7 +250,7 @@ def _scaled(words: npt.NDArray[np.int32], scales: npt.NDArray[np.int32]) -> npt.
     return _word(s * t, np.where(f == _SPECIAL, _SPECIAL, np.maximum(e + f, _NOTHING)))
 
 
-def _word(significand: Any, exponent: Any) -> Any:
+def _word(significand: Any, exponent: Any) -> npt.NDArray[np.int32]:
     return np.asarray(exponent * 65536 + significand, np.int32)
 
 

@@ -21,6 +21,7 @@ _MACHINES = {
     "ml_dtypes": ("numpy_cpu", "MlDtypes"),
     "torch-cpu": ("torch_cpu", "TorchCpu"),
     "cuda": ("cuda", "Cuda"),
+    "emulated-cuda": ("cuda_emulated", "CudaEmulated"),
     "recorded": ("recorded", "Recorded"),
 }
 _ALIASES = {
@@ -34,7 +35,7 @@ def list_machines() -> tuple[Any, ...]:
     """All machines, whether they can run here or not; ``machine.can()`` says.
 
     >>> [m.name for m in list_machines()]
-    ['emulated', 'numpy', 'ml_dtypes', 'torch-cpu', 'cuda', 'recorded']
+    ['emulated', 'numpy', 'ml_dtypes', 'torch-cpu', 'cuda', 'emulated-cuda', 'recorded']
     """
     return tuple(_make(name) for name in _MACHINES)
 

@@ -60,6 +60,7 @@ def matmul(
     output: Any = None,
     overflow: Overflow = "ieee",
     threads: int | None = None,
+    device: Literal["cuda"] | None = None,
 ) -> Any:
     """A @ B + C as a kernel on the chip computes it that walks K upwards, one instruction after another.
 
@@ -86,9 +87,11 @@ def matmul(
         beta of 0, C is not read, as in BLAS: no NaN comes from it.
     output, overflow : format of the result, and what becomes of numbers beyond it; None: d's format.
     threads : how many; None for all cores. The result does not depend on it.
+    device : "cuda" computes the chains on this machine's NVIDIA GPU, of whatever generation: the same bits.
 
     Returns codes (..., M, N), or an Array if A and B are Arrays; ``how`` names all that was done.
-    Raises ``InputError`` for shapes, formats and options that do not go together.
+    Raises ``InputError`` for shapes, formats and options that do not go together, ``UnavailableError`` where a GPU is
+    asked for and there is none.
     Cost: on one core 0.6 to 6 billion products a second (numsim/kernels/README.md); memory for the result and
     512 columns of K, and a copy of A and B where K is no multiple of the instruction's.
     Source: see ``numsim chips CHIP``; section 3.3.2 of the DeepSeek-V3 report (promotion).
@@ -102,7 +105,7 @@ def matmul(
     a, b = _matrix(A, model.a, "A", transpose_a), _matrix(B, model.b, "B", transpose_b)
     scales = scale_codes(scale_a, model, "scale_a"), scale_codes(scale_b, model, "scale_b")
     shape, k = _result_shape(a, b), a.shape[-1]
-    _check_options(model, k, tf32, promote, split_k, combine, alpha, beta, C, threads)
+    _check_options(model, k, tf32, promote, split_k, combine, alpha, beta, C, threads, device)
     _check_scales(a, b, *scales, shape, model)
     target, between = TYPES[model.d] if output is None else get_format(output), get_format(partials)
     if between.nan_code is None:
@@ -114,7 +117,7 @@ def matmul(
     if tf32 != "truncate":
         a, b = _rounded_to_tf32(a, tf32), _rounded_to_tf32(b, tf32)
     a, b, scale_a, scale_b = _padded(a, b, *scales, model)
-    product = twin("chains", math.prod(shape) * a.shape[-1], model)
+    product = twin("chains", math.prod(shape) * a.shape[-1], model) if device is None else _on_gpu(model)
 
     def chain(first: int, end: int, start: Words) -> Words:
         """The product over a range of K, one matrix of the batch after another."""
@@ -188,6 +191,12 @@ def _epilogue(
         factor = np.asarray(encode(1, FP32)) if alpha is None else alpha
         y = compute("fma", [factor, y, plus], [FP32, FP32, FP32], FP32, Policy())
     return convert(y, format, target, last)
+
+
+def _on_gpu(model: Model) -> Callable[..., Words]:
+    from numsim.gpu.emulator import chains  # stands above this room: loaded when it is asked for
+
+    return chains(model)
 
 
 def _batched(product: Callable[..., Words], parts: list[Any], model: Model, threads: int | None) -> Words:
@@ -312,7 +321,7 @@ def _factor(x: Any, name: str) -> Words | None:
 
 def _check_options(
     model: Model, k: int, tf32: Any, promote: Any, split_k: Any, combine: Any, alpha: Any, beta: Any, c: Any,
-    threads: Any,
+    threads: Any, device: Any,
 ) -> None:  # fmt: skip
     if k == 0:
         raise InputError(f"K is 0: there is nothing to multiply. {model} takes any K from 1 on.")
@@ -331,3 +340,5 @@ def _check_options(
     if beta is not None and c is None:
         raise InputError("beta scales C, and C is missing. Example: matmul(A, B, C, chip='h200', beta=1.0)")
     check_threads(threads)
+    if device is not None:
+        check_choice("device", device, ("cuda",), "matmul(A, B, chip='h200', device='cuda'); None is this CPU")

@@ -50,7 +50,7 @@ def test_machines_as_json(capsys):
     code, out, _ = call(capsys, "machines", "--json")
     data = json.loads(out)
     assert code == 0 and [d["name"] for d in data][:3] == ["emulated", "numpy", "ml_dtypes"]
-    assert data[1]["here"] is True and data[5]["here"] is False and "record" in data[5]["why_not"]
+    assert data[1]["here"] is True and data[6]["here"] is False and "record" in data[6]["why_not"]
     assert data[2]["differs"][0]["name"] == "rounds twice"
     assert call(capsys, "machines", "--out", "m.json")[0] == 0
     assert json.loads(Path("m.json").read_text()) == data

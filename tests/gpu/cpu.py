@@ -83,7 +83,7 @@ class Cpu:
         names = [*(f"p{n}" for n in range(operands)), "p", *(f"n{n}" for n in range(numbers))]
         defines = "\n".join(line for line in kernel.header.splitlines() if line.startswith("#define"))
         source = re.sub(r"asm volatile\([^;]*;[^;]*;", ";", kernel.source.replace('#include "instruction.h"', ""))
-        text = f'''#include "{HERE / "cuda_on_cpu.h"}"
+        text = f'''#include "cuda_on_cpu.h"
 {defines}
 typedef void (*Collective)(unsigned *, const unsigned *, const unsigned *, const unsigned *, unsigned long long);
 static Collective collective;
@@ -141,8 +141,19 @@ def _library(text, folder):
     stem = folder / hashlib.sha256(text.encode()).hexdigest()[:16]
     source, target = stem.with_suffix(".cpp"), stem.with_suffix(".so")
     source.write_text(text)
-    subprocess.run(["g++", "-std=c++20", "-O1", "-shared", "-fPIC", "-pthread", "-o", target, source], check=True)
+    _compile(["-shared", "-I", _header(folder), "-I", HERE, "-o", target, source])
     return ctypes.CDLL(str(target))
+
+
+@cache
+def _header(folder):
+    """A folder with what most of the time goes into: the header, compiled once."""
+    _compile(["-x", "c++-header", "-o", folder / "cuda_on_cpu.h.gch", HERE / "cuda_on_cpu.h"])
+    return folder
+
+
+def _compile(options):
+    subprocess.run(["g++", "-std=c++20", "-O1", "-fPIC", "-pthread", *options], check=True)
 
 
 def instruction_name(header):
@@ -166,7 +177,7 @@ class CpuEmulator:
         source = kernel.source.replace('#include "instruction.h"', kernel.header)
         names = [*(f"{{p{n}}}" for n in range(len(operands))), "{p}", *(f"n{n}" for n in range(len(numbers)))]
         pointers = ", ".join(f"void *{name[1:-1]}" for name in names if name[0] == "{")
-        text = f"""#include "{HERE / "cuda_on_cpu.h"}"
+        text = f"""#include "cuda_on_cpu.h"
 #include <algorithm>
 #include <cmath>
 #define __launch_bounds__(threads)

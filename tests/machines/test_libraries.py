@@ -225,7 +225,8 @@ def test_provenance_names_the_machine_and_nobody():
 
 
 def test_names():
-    assert [m.name for m in list_machines()] == ["emulated", "numpy", "ml_dtypes", "torch-cpu", "cuda", "recorded"]
+    names = ["emulated", "numpy", "ml_dtypes", "torch-cpu", "cuda", "emulated-cuda", "recorded"]
+    assert [m.name for m in list_machines()] == names
     for wrong, hint in (("torch", "torch-cpu"), ("numpi", "numpy"), ("gpu", "cuda"), ("ml-dtypes", "ml_dtypes")):
         with pytest.raises(InputError, match=f"did you mean {hint}"):
             find_machine(wrong)

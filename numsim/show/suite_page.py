@@ -28,12 +28,13 @@ from numsim.show.text import Line, Span
 if TYPE_CHECKING:
     from numsim.suites.suite import Row, Suite
 
-MARKS = {"same": "✓", "documented": "≈", "differs": "✗", "failed": "!", "skipped": "–"}
+MARKS = {"same": "✓", "documented": "≈", "differs": "✗", "told": "·", "failed": "!", "skipped": "–"}
 _UNASKED = ("failed", "skipped")  # told below the table
 _WORDS = {
     "same": "numsim computes the same",
     "documented": "it differs as numsim predicts, bit for bit",
     "differs": "it differs, and nothing explains it",
+    "told": "told, not compared bit by bit",
     "failed": "the answers cannot be trusted, and are not kept",
     "skipped": "not asked: this machine cannot answer it",
 }
@@ -58,7 +59,7 @@ class Group:
 
 
 def outcome(row: Row) -> str:
-    """What became of a part: "same", "documented", "differs", "failed" or "skipped".
+    """What became of a part: "same", "documented", "differs", "told", "failed" or "skipped".
 
     >>> from numsim.suites import Row
     >>> outcome(Row("wgmma", Verdict("cuda", "emulated", compared=8, equal=8)))
@@ -70,7 +71,9 @@ def outcome(row: Row) -> str:
         return "differs"
     if row.verdict.documented:
         return "documented"
-    return "skipped" if row.verdict.skipped and not row.verdict.compared else "same"
+    if row.verdict.compared:
+        return "same"
+    return "skipped" if row.verdict.skipped else "told"
 
 
 def groups(rows: Iterable[Row]) -> list[Group]:
@@ -91,7 +94,7 @@ def summary(record: Record, rows: Sequence[Row]) -> str:
     'Same bits in 1 of 1 part: 2 sets, 8 results.'
     """
     kinds = [outcome(row) for row in rows]
-    asked = [row for row, kind in zip(rows, kinds, strict=True) if kind not in ("skipped", "failed")]
+    asked = [row for row in rows if row.verdict.compared]
     parts = {row.part for row in asked}
     count = {kind: kinds.count(kind) for kind in MARKS}
     exact = all(not row.note for row in asked if outcome(row) == "same")
@@ -216,7 +219,7 @@ font:1rem/1.5 system-ui,sans-serif}
 h1{font-size:1.6rem;line-height:1.2;margin:.5rem 0;overflow-wrap:anywhere}h2{font-size:1.2rem;margin:2rem 0 .5rem}
 p,ul{margin:.4rem 0;overflow-wrap:anywhere}code,pre{font:.85em/1.5 ui-monospace,Menlo,Consolas,monospace;
 overflow-wrap:anywhere}
-pre{background:var(--card);border:1px solid var(--line);border-radius:.3rem;padding:.5rem .8rem;overflow-x:auto}
+pre{background:var(--card);border:1px solid var(--line);border-radius:.3rem;padding:.5rem .8rem;white-space:pre-wrap}
 .soft{color:var(--soft)}
 .verdict{background:var(--card);border:1px solid var(--line);border-left:.3rem solid var(--good);
 border-radius:.3rem;padding:.7rem .9rem;font-size:1.1rem}
@@ -229,7 +232,7 @@ th.number,td.number{text-align:right;white-space:nowrap;font-variant-numeric:tab
 @media (max-width:38rem){tr{display:grid;grid-template-columns:1fr 6rem 4rem}
 th:last-child,td:last-child{grid-column:1/-1}}
 .mark{display:inline-block;width:1.3em;font-weight:700;color:var(--good)}
-.differs .mark,.failed .mark{color:var(--bad)}.skipped .mark{color:var(--soft)}
+.differs .mark,.failed .mark{color:var(--bad)}.skipped .mark,.told .mark{color:var(--soft)}
 summary{cursor:pointer}details ul{padding-left:1.2rem}
 figure{margin:.5rem 0 1.5rem}figure svg{display:block;width:100%;max-width:46rem;height:auto;background:#fff;
 border-radius:.3rem}
@@ -269,7 +272,7 @@ def write(path: Path | str, suite: Suite, record: Record, rows: Sequence[Row], s
 
 def _banner(record: Record, rows: Sequence[Row]) -> str:
     kinds = {outcome(row) for row in rows}
-    worst = next((k for k in ("differs", "failed", "documented", "same") if k in kinds), "skipped")
+    worst = next((k for k in ("differs", "failed", "documented", "same", "told") if k in kinds), "skipped")
     return f'<p class="verdict {worst}">{_mark(worst)}{escape(summary(record, rows))}</p>'
 
 

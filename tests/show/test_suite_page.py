@@ -72,7 +72,8 @@ DOCUMENTED = Row(
 )  # fmt: skip
 SKIPPED = [skipped(part, "needs compute capability 9.0") for part in parts("tcgen05", 5)]
 FAILED = [skipped("emulator", "out of memory", "FAILED: out of memory")]
-ALL = [*GOOD, DIFFERS, DOCUMENTED, *SKIPPED, *FAILED]
+TOLD = Row("loss", Verdict("cuda", "torch-cpu"), "0.1, this CPU 0.2")
+ALL = [*GOOD, TOLD, DIFFERS, DOCUMENTED, *SKIPPED, *FAILED]
 
 
 def read(page):
@@ -128,6 +129,12 @@ def test_a_note_stands_for_the_verdict_and_is_no_claim_of_bits():
     rows = [Row("torch.matmul fp16", Verdict("cuda", "emulated", compared=4, equal=4), "errors as of a tree"), *GOOD]
     shown = lines(rows)
     assert "errors as of a tree" in shown and "Agreement in 19 of 19" in shown and "Same bits in" not in shown
+
+
+def test_what_is_told_is_not_compared():
+    shown = lines([TOLD, *GOOD])
+    assert re.search(r"^loss +- +-  0.1, this CPU 0.2$", shown, re.MULTILINE)
+    assert "Same bits in 18 of 18" in shown
 
 
 def test_nothing_answered():

@@ -127,7 +127,7 @@ def instruction(word, kind):
     types = TYPES[kind]
     found = {"n": field(word, 17, 6) << 3, "k": K[kind]}
     found |= {"a": types[field(word, 7, 3)], "b": types[field(word, 10, 3)]}
-    assert field(word, 0, 4) == field(word, 6, 1) == field(word, 13, 4) == 0  # dense, not negated, not transposed
+    assert field(word, 0, 4) == field(word, 6, 1) == field(word, 13, 4) == 0, "dense, not negated, not transposed"
     if kind.startswith("mx"):
         assert field(word, 24, 3) == field(word, 31, 1) == 0
         scale = "ue8m0" if field(word, 23, 1) else "ue4m3"

@@ -8,7 +8,7 @@ from numsim._version import __version__
 from numsim.errors import UnavailableError
 from numsim.gpu import driver
 from numsim.gpu.emulator import multiply, suits
-from numsim.machines.question import MMA, Answer, Can, Question
+from numsim.machines.question import Answer, Can, Question
 
 
 class CudaEmulated:
@@ -18,9 +18,9 @@ class CudaEmulated:
     title = "numsim's emulator on an NVIDIA GPU"
 
     def can(self, question: Question | None = None) -> Can:
-        if question is not None and (question.operation != MMA or question.model is None):
+        if question is not None and question.model is None:
             return Can(False, "on a GPU the emulator only multiplies, like the tensor cores of a chip that is named")
-        if question is not None and not suits(question.model):
+        if question is not None and question.model is not None and not suits(question.model):
             return Can(False, f"on a GPU there is no emulator of {question.model}")
         try:
             driver.device()
@@ -32,7 +32,7 @@ class CudaEmulated:
         return {"machine": self.name, "numsim": __version__, **driver.device().provenance()}
 
     def answer(self, question: Question) -> Answer:
-        if not (can := self.can(question)):
+        if not (can := self.can(question)) or question.model is None:
             raise UnavailableError(f"{self.name} cannot answer: {can.reason}. Example: --against emulated")
         a, b, c, *scales = question.arrays
         return Answer(multiply(driver.device(), question.model, a, b, c, *scales), self.provenance())

@@ -176,7 +176,7 @@ class _Network:
 
     def ranges(self, prefix: str = "") -> dict[str, float]:
         """Where the gradients of each layer lie."""
-        row = {}
+        row: dict[str, float] = {}
         for name, layer in zip(LAYERS, self.layers, strict=True):
             values = np.concatenate([_codes(x.grad).view(np.float32).ravel() for x in layer])
             sizes = np.abs(values)
@@ -224,9 +224,8 @@ def _trace(device: str, about: dict[str, Any], rows: Sequence[Mapping[str, float
     series: dict[str, Any] = {}
     for name in rows[0]:
         numbers = np.array([row[name] for row in rows], np.float64)
-        if name.split()[-1] not in ("loss", "tracker", "zeros", "below"):
-            numbers = from_codes(numbers.astype(np.float32).view(np.uint32), FP32)
-        series[name] = numbers
+        plain = name.split()[-1] in ("loss", "tracker", "zeros", "below")
+        series[name] = numbers if plain else from_codes(numbers.astype(np.float32).view(np.uint32), FP32)
     events = [Event(step, "spike", "an infinity in linear1's gradient") for step in about["spikes"]]
     for step, row in enumerate(rows, 1):
         if row.get("found_inf"):

@@ -18,7 +18,7 @@ from numsim.codes import code_dtype
 from numsim.errors import UnavailableError
 from numsim.formats import Format, get_format
 from numsim.machines import orders
-from numsim.machines.question import LIBRARY, MMA, REPLAYS, SUMS, Answer, Can, Question
+from numsim.machines.question import AMAX, LIBRARY, MMA, REPLAYS, SUMS, Answer, Can, Question
 
 
 class Library:
@@ -71,6 +71,10 @@ class Library:
         """The library's own matrix product, in whatever order it adds."""
         raise NotImplementedError
 
+    def amax(self, array: Any, format: Format) -> Any:
+        """The largest magnitudes along the last axis, which is not empty; NaN where there is one."""
+        raise NotImplementedError
+
     def running(self, array: Any) -> Any:
         """Running sums along axis 0, each rounded."""
         return self.stack(list(orders.sequential(array, self._add)))
@@ -100,6 +104,8 @@ class Library:
             return f"{self.name} has no {q.operation} of {q.system}"
         if q.operation == LIBRARY:
             return f"{self.name} has no {q.system}"
+        if q.operation == AMAX:
+            return "" if q.output.name in self.own else f"{self.name} has no amax of {q.output}"
         formats = [f.name for f in (*q.inputs, q.output)]
         if q.operation == "cast":
             unknown = [f for f in formats if f not in self.dtypes]
@@ -134,14 +140,23 @@ class Library:
         try:
             with np.errstate(all="ignore"):
                 codes = self._answer(question)
+        except UnavailableError:
+            raise
         except (TypeError, NotImplementedError, RuntimeError) as error:  # an older version may lack this one
-            line = " ".join(str(error).split())[:120]
-            raise UnavailableError(f"{self.name} failed at {question}: {line}") from error
+            raise self.failed(f"{self.name} failed at {question}: {' '.join(str(error).split())[:120]}") from error
         return Answer(codes, self.provenance())
+
+    def failed(self, told: str) -> UnavailableError:
+        """The error to raise where the library failed at a question."""
+        return UnavailableError(told)
 
     def _answer(self, q: Question) -> npt.NDArray[Any]:
         if q.operation == "cast":
             return self.store(self.convert(self.load(q.arrays[0], q.inputs[0]), q.output), q.output)
+        if q.operation == AMAX:
+            if 0 in q.arrays[0].shape:
+                return np.zeros(q.shape, code_dtype(q.output))
+            return self.store(self.amax(self.load(q.arrays[0], q.output), q.output), q.output)
         if q.operation == MMA:
             a, b, c = (self.load(x, f) for x, f in zip(q.arrays, q.inputs, strict=True))
             return self.store(self.multiply(a[..., None, :], b[..., :, None])[..., 0, 0] + c, q.output)

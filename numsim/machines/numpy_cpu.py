@@ -66,6 +66,9 @@ class Numpy(Library):
     def multiply(self, a: npt.NDArray[Any], b: npt.NDArray[Any]) -> npt.NDArray[Any]:
         return np.asarray(np.matmul(a, b))
 
+    def amax(self, array: npt.NDArray[Any], format: Format) -> npt.NDArray[Any]:
+        return np.asarray(np.max(np.abs(array), axis=-1))
+
     def running(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
         # stores, so rounds, every partial sum; np.add.reduce would add pairwise and in wider registers
         return np.asarray(np.add.accumulate(array, axis=0, dtype=array.dtype))

@@ -33,7 +33,19 @@ SUMS = {"sum": 1, "cumsum": 1, "dot": 2, "matmul": 2}
 REPLAYS = {"scaler": 1}  # a state machine of training, step by step along the last axis
 AMAX = "amax"  # the largest magnitude along the last axis; NaN where there is one
 LIBRARY = "library"  # a library's own function, named by ``system``: in an order and with an accumulator of its own
-FUNCTIONS = {"torch.sum": 1, "torch.cumsum": 1, "torch.matmul": 2, "torch._scaled_mm": 4}
+_MATMUL = {
+    "allow_tf32": False,
+    "allow_fp16_reduced_precision_reduction": True,
+    "allow_bf16_reduced_precision_reduction": True,
+    "allow_fp16_accumulation": False,
+}
+# A library's function: how many arrays it takes, and the flags that change its bits, with what torch begins with.
+FUNCTIONS: dict[str, tuple[int, dict[str, bool]]] = {
+    "torch.sum": (1, {}),
+    "torch.cumsum": (1, {}),
+    "torch.matmul": (2, _MATMUL),
+    "torch._scaled_mm": (4, {"use_fast_accum": False}),
+}
 MMA = "mma"  # d = c + sum of a[k] * b[k], by the unit that the machine has for it, or by a chip's model
 _DEFAULTS: dict[str, Any] = {
     "rounding": "nearest-even",
@@ -66,12 +78,12 @@ class Question:
 
     operation : "cast", "add", "sub", "mul", "div", "sqrt", "fma" (elementwise), "sum", "cumsum", "dot" (along the last
         axis), "matmul", "mma" (dot products of a, b and c on a matrix unit), "amax", "scaler" (a loss scaler replayed),
-        "library" (a function of a library: torch.sum, torch.cumsum, torch.matmul, torch._scaled_mm).
+        "library" (a function of a library, with its flags as settings: see ``FUNCTIONS``).
     inputs : a format for each array.
     output : the format of the result; for sums that of the accumulator.
     arrays : codes, one array for each input; for mma a (..., K), b (..., K), c (...), and scales (..., K / block); for
         scaler found_inf (..., steps), answered with the scale after each step; for torch._scaled_mm a (M, K), b (K, N)
-        and their scales in fp32: () for the whole tensor, or (M, 1) and (1, N).
+        and in fp32 what undoes their scales: () for the whole matrix, or (M, 1) and (1, N).
     options : rounding, overflow, subnormals, nan, order, product, chip, instruction, system, settings, seed, sr_bits;
         what is left out has its default.
 
@@ -91,7 +103,7 @@ class Question:
 
     def __post_init__(self) -> None:
         counts = ELEMENTWISE | SUMS | REPLAYS | {MMA: 3 + 2 * (len(self.inputs) > 3), AMAX: 1}
-        counts[LIBRARY] = self._functions_arrays() if self.operation == LIBRARY else 0
+        counts[LIBRARY] = self._check_function() if self.operation == LIBRARY else 0
         if not isinstance(self.operation, str) or self.operation not in counts:
             raise InputError(f"operation {short(self.operation)}: known are {', '.join(counts)}.")
         count = counts[self.operation]
@@ -119,6 +131,9 @@ class Question:
             self._check_replay()
         elif self.operation == LIBRARY:
             self._check_options(_OF_SYSTEMS, "computes as the library does")
+            if scales := [f.name for f in self.inputs[2:] if f.name != "fp32"]:
+                raise InputError(f"{self.system}: the scales are fp32 numbers, not {scales[0]}. "
+                                 "Example: inputs ['e4m3', 'e4m3', 'fp32', 'fp32']")  # fmt: skip
         elif self.system is not None or self.settings:
             raise InputError(f"system and settings belong to {', '.join(REPLAYS)} and {LIBRARY}, not to "
                              f"{self.operation}.")  # fmt: skip
@@ -134,11 +149,20 @@ class Question:
         chosen = {k: v for k, v in self.options.items() if v != _DEFAULTS[k]}
         object.__setattr__(self, "options", MappingProxyType(dict(sorted(chosen.items()))))
 
-    def _functions_arrays(self) -> int:
-        """How many arrays a library's function takes."""
-        example = "Example: ask('library', ['fp16'], 'fp16', [x], system='torch.sum')"
-        check_choice("system", self.system, FUNCTIONS, example.removeprefix("Example: "))
-        return FUNCTIONS[self.system]
+    def _check_function(self) -> int:
+        """A function that is known, with flags of its own: how many arrays it takes. Defaults are left out."""
+        example = "ask('library', ['fp16'], 'fp16', [x], system='torch.sum')"
+        check_choice("system", self.system, FUNCTIONS, example)
+        count, flags = FUNCTIONS[self.system]
+        settings = check_settings(self.settings)
+        for name, value in settings:
+            if name not in flags or not isinstance(value, bool):
+                known = f"has the flags {', '.join(flags)}: True or False" if flags else "has no settings"
+                example = f" Example: settings={{'{min(flags)}': True}}" if flags else ""
+                raise InputError(f"setting {name}={short(value)}: {self.system} {known}.{example}")
+        changed = tuple((name, value) for name, value in settings if value != flags[name])
+        object.__setattr__(self, "options", {**self.options, "settings": changed})
+        return count
 
     def _check_options(self, own: Sequence[str], why: str) -> None:
         """No options but an operation's own."""
@@ -208,7 +232,7 @@ class Question:
         shapes = [a.shape for a in self.arrays]
         operation = self.operation if self.operation != LIBRARY else self.system.rpartition(".")[2].lstrip("_")
         if operation == "scaled_mm":
-            (*shapes, _, _), operation = shapes, "matmul"
+            return self._scaled_shape(*shapes)
         along = operation in SUMS or operation in REPLAYS or operation == AMAX
         least = 2 if operation == "matmul" else 1 if along else 0
         try:
@@ -223,16 +247,26 @@ class Question:
                 return self._mma_shape(shapes)
             shape = np.broadcast_shapes(*shapes)
         except ValueError:
-            text = " and ".join(map(str, shapes))
-            raise InputError(f"{self.operation}: arrays of shapes {text} do not go together{self._rule()}.") from None
+            raise self._shapes_refused() from None
         return shape[:-1] if operation in ("sum", "dot", AMAX) else shape
 
+    def _shapes_refused(self) -> InputError:
+        text = " and ".join(str(a.shape) for a in self.arrays)
+        return InputError(f"{self.system or self.operation}: arrays of shapes {text} do not go together{self._rule()}.")
+
     def _rule(self) -> str:
+        if self.operation == LIBRARY and len(self.arrays) == 4:
+            return ": a (M, K), b (K, N) and scales () and (), or (M, 1) and (1, N), are needed"
         if self.operation != MMA:
             return ""
         k = f"K a multiple of {self.model.k}" if self.model else "K from 1 on"
         scales = f", scales (..., K / {self.model.scale_block})" if self.model and self.model.scale else ""
         return f": a (..., K), b (..., K), c (...){scales} are needed, {k}"
+
+    def _scaled_shape(self, a: tuple[int, ...], b: tuple[int, ...], *scales: tuple[int, ...]) -> tuple[int, ...]:
+        if len(a) != 2 or len(b) != 2 or a[1] != b[0] or scales not in (((), ()), ((a[0], 1), (1, b[1]))):
+            raise self._shapes_refused()
+        return a[0], b[1]
 
     def _mma_shape(self, shapes: list[tuple[int, ...]]) -> tuple[int, ...]:
         a, b, c, *scales = shapes

@@ -19,7 +19,7 @@ from numsim.formats import FP32, Format
 from numsim.machines import orders
 from numsim.machines.emulated import emulate
 from numsim.machines.library import product_format
-from numsim.machines.question import ELEMENTWISE, Question, ask
+from numsim.machines.question import ELEMENTWISE, SUMS, Question, ask
 
 Codes = npt.NDArray[Any]
 # The last step is a cast; source codes and format -> other source codes, and with the result -> other results.
@@ -45,6 +45,8 @@ class Quirk:
 
 def quirks_of(machine: str, question: Question) -> tuple[Quirk, ...]:
     """The quirks of a machine that can show in a question."""
+    if question.operation not in ELEMENTWISE and question.operation not in SUMS:
+        return ()
     return tuple(q for q in QUIRKS if q.machine == machine and q.applies(question))
 
 
@@ -170,7 +172,7 @@ _TIES = _CHOICE + "IEEE 754-2019, 4.3.1, has the larger of two odd significands;
 _SMALL = ("e5m2", "e4m3fn", "e4m3fnuz", "e5m2fnuz", "e4m3b11fnuz", "e3m4", "e4m3_ieee", "e3m2", "e2m3", "e2m1", "e8m0")
 _FINITE = ("e3m2", "e2m3", "e2m1")
 
-QUIRKS = (
+_ML_DTYPES = (
     Quirk("ml_dtypes", "rounds twice", _TWICE, _ONCE, _twice("bf16", *_SMALL), via=FP32),
     Quirk(
         "ml_dtypes",
@@ -214,37 +216,46 @@ QUIRKS = (
         _to("e8m0"),
         patch=_above_least_goes_up,
     ),
-    Quirk("torch-cpu", "rounds twice", _TWICE, _ONCE, _twice("fp16", "bf16", *_SMALL), via=FP32),
-    Quirk(
-        "torch-cpu",
-        "saturates",
-        "gives 448, not NaN, for what is beyond, infinity too (torch 2.12 and later)",
-        _CHOICE + 'OFP8 1.0 defines both; numsim does the same with overflow="saturate"',
-        _to("e4m3fn"),
-        overflow="saturate",
-    ),
-    Quirk(
-        "torch-cpu",
-        "ties go up",
-        "takes a tie between two powers of two to the larger one",
-        _TIES,
-        _to("e8m0"),
-        rounding="nearest-away",
-    ),
-    Quirk(
-        "torch-cpu",
-        "rounds up below 2^-126",
-        _LEAST,
-        _NEARER,
-        _to("e8m0"),
-        patch=_above_least_goes_up,
-    ),
-    Quirk(
-        "torch-cpu",
-        "drops the sign",
-        "ignores the sign of a number below zero",
-        "numsim is right with NaN: E8M0 has no number below zero",
-        _to("e8m0"),
-        before=_drop_sign,
-    ),
 )
+# torch's conversions are the same code on both devices (c10, torch/headeronly/util); from CUDA 13.2 on a GPU's FP32 to
+# FP8 are NVIDIA's own (aten/src/ATen/native/cuda/Copy.cu), with saturation for E4M3.
+_TORCH = tuple(
+    quirk
+    for machine in ("torch-cpu", "cuda")
+    for quirk in (
+        Quirk(machine, "rounds twice", _TWICE, _ONCE, _twice("fp16", "bf16", *_SMALL), via=FP32),
+        Quirk(
+            machine,
+            "saturates",
+            "gives 448, not NaN, for what is beyond, infinity too (torch 2.12 and later)",
+            _CHOICE + 'OFP8 1.0 defines both; numsim does the same with overflow="saturate"',
+            _to("e4m3fn"),
+            overflow="saturate",
+        ),
+        Quirk(
+            machine,
+            "ties go up",
+            "takes a tie between two powers of two to the larger one",
+            _TIES,
+            _to("e8m0"),
+            rounding="nearest-away",
+        ),
+        Quirk(
+            machine,
+            "rounds up below 2^-126",
+            _LEAST,
+            _NEARER,
+            _to("e8m0"),
+            patch=_above_least_goes_up,
+        ),
+        Quirk(
+            machine,
+            "drops the sign",
+            "ignores the sign of a number below zero",
+            "numsim is right with NaN: E8M0 has no number below zero",
+            _to("e8m0"),
+            before=_drop_sign,
+        ),
+    )
+)
+QUIRKS = (*_ML_DTYPES, *_TORCH)

@@ -1,4 +1,4 @@
-"""A suite's record held against numsim: a table for the terminal, and a page with its pictures, all in one file.
+"""A suite's record held against numsim, as one web page: verdicts, differences, what is missing, pictures.
 
 The page is light or dark as the reader's system is; nothing is loaded from elsewhere, and there is no script. Okabe and
 Ito's blue and vermillion have a sign beside them wherever they say something.
@@ -10,7 +10,6 @@ import io
 import re
 import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,196 +17,17 @@ from typing import TYPE_CHECKING, Any
 from numsim import files
 from numsim._version import __version__
 from numsim.errors import UnavailableError
-from numsim.experiments.experiment import Table
-from numsim.machines.question import MMA
 from numsim.machines.recorded import Record
-from numsim.machines.verdict import Difference, Verdict
-from numsim.show import report
-from numsim.show.text import Line, Span
+from numsim.show import suite_text
+from numsim.show.suite_text import table_lines
 
 if TYPE_CHECKING:
     from numsim.suites.suite import Row, Suite
 
+__all__ = ["page", "table_lines", "write"]
+
 MARKS = {"same": "✓", "documented": "≈", "differs": "✗", "told": "·", "failed": "!", "skipped": "–"}
-_UNASKED = ("failed", "skipped")  # told below the table
-_WORDS = {
-    "same": "numsim computes the same",
-    "documented": "it differs as numsim predicts, bit for bit",
-    "differs": "it differs, and nothing explains it",
-    "told": "told, not compared bit by bit",
-    "failed": "the answers cannot be trusted, and are not kept",
-    "skipped": "not asked: this machine cannot answer it",
-}
 
-
-# --- what a record comes to -------------------------------------------------------------------------------------------
-@dataclass(frozen=True)
-class Group:
-    """Parts of one family that come to the same, and what they come to together."""
-
-    family: str
-    outcome: str  # a key of MARKS
-    says: str
-    rows: tuple[Row, ...]
-
-    @property
-    def verdict(self) -> Verdict:
-        total = self.rows[0].verdict
-        for row in self.rows[1:]:
-            total += row.verdict
-        return total
-
-
-def outcome(row: Row) -> str:
-    """What became of a part: "same", "documented", "differs", "told", "failed" or "skipped".
-
-    >>> from numsim.suites import Row
-    >>> outcome(Row("wgmma", Verdict("cuda", "emulated", compared=8, equal=8)))
-    'same'
-    """
-    if row.note.startswith("FAILED"):
-        return "failed"
-    if row.verdict.unexplained:
-        return "differs"
-    if row.verdict.documented:
-        return "documented"
-    if row.verdict.compared:
-        return "same"
-    return "skipped" if row.verdict.skipped else "told"
-
-
-def groups(rows: Iterable[Row]) -> list[Group]:
-    """Rows of one family with the same words, together; a part with unexplained differences stands alone."""
-    found: dict[tuple[str, ...], list[Row]] = {}
-    for row in rows:
-        family, kind, says = re.split(r"[.:, ]", row.part)[0], outcome(row), row.note or row.verdict.text
-        found.setdefault((family, kind, says, row.part if kind == "differs" else ""), []).append(row)
-    return [Group(family, kind, says, tuple(some)) for (family, kind, says, _), some in found.items()]
-
-
-def summary(record: Record, rows: Sequence[Row]) -> str:
-    """The verdict in one or two sentences.
-
-    >>> from numsim.suites import Row
-    >>> row = Row("fp32 to bf16", Verdict("cuda", "emulated", compared=8, equal=8))
-    >>> summary(Record("0.1.0", {"machine": "cuda"}, (), parts=("fp32 to bf16",) * 2), [row])
-    'Same bits in 1 of 1 part: 2 sets, 8 results.'
-    """
-    kinds = [outcome(row) for row in rows]
-    asked = [row for row in rows if row.verdict.compared]
-    parts = {row.part for row in asked}
-    count = {kind: kinds.count(kind) for kind in MARKS}
-    exact = all(not row.note for row in asked if outcome(row) == "same")
-    sets = sum(part in parts for part in record.parts)
-    said = [f"{'Same bits' if exact else 'Agreement'} in {count['same']} of {_many(len(asked), _noun(record))}"]
-    said += [f"{count['documented']} as documented"] * bool(count["documented"])
-    said += [f"{count['differs']} WITH UNEXPLAINED DIFFERENCES"] * bool(count["differs"])
-    text = f"{', '.join(said)}: {_many(sets, 'set')}, {_many(sum(r.verdict.compared for r in asked), 'result')}."
-    rest = [f"{count[kind]} {word}" for kind, word in (("failed", "FAILED"), ("skipped", "skipped")) if count[kind]]
-    return f"{text} {', '.join(rest)}." if rest else text
-
-
-def _noun(record: Record) -> str:
-    return "instruction" if record.answers and all(q.operation == MMA for q, _ in record.answers) else "part"
-
-
-def _many(n: int, noun: str) -> str:
-    return f"{n:,} {noun}{'s' * (n != 1)}"
-
-
-def _reasons(rows: Sequence[Row], kind: str) -> dict[str, list[str]]:
-    """Why parts have no answers: reason -> parts."""
-    found: dict[str, list[str]] = {}
-    for row in rows:
-        if outcome(row) == kind:
-            for why in row.verdict.skipped or (row.note,):
-                found.setdefault(why, []).append(row.part)
-    return found
-
-
-def _in_part(record: Record, rows: Sequence[Row]) -> dict[str, str]:
-    """Parts with answers of which something was left out, and why."""
-    left = {part: why for part, why in record.skipped.items() if part in record.parts}
-    for row in rows:
-        if row.verdict.compared and row.verdict.skipped:
-            left.setdefault(row.part, report.skipped(row.verdict))
-    return left
-
-
-def _meanings(rows: Sequence[Row]) -> dict[str, tuple[str, str]]:
-    return {name: meaning for row in rows for name, meaning in row.verdict.reasons.items()}
-
-
-def _by_question(differences: Iterable[Difference]) -> dict[str, list[str]]:
-    """Differences in words, below the question that they answer."""
-    found: dict[str, list[str]] = {}
-    for d in differences:
-        found.setdefault(d.question, []).append(str(d).removeprefix(d.question).strip())
-    return found
-
-
-# --- the table --------------------------------------------------------------------------------------------------------
-def table_lines(suite: Suite, record: Record, rows: Sequence[Row], *, full: bool = False) -> list[Line]:
-    """The verdicts in 80 columns: parts that come to the same share a row; below it differences and what is missing.
-
-    full : a row for every part, and what documented differences mean.
-    """
-    lines: list[Line] = [[Span(suite.name, "strong")], *report.wrapped(_machine(record), indent=2), []]
-    cells = []
-    shown = [g for row in rows for g in groups([row])] if full else groups(rows)
-    for group in shown:
-        v, several = group.verdict, len(group.rows) > 1
-        if group.outcome in _UNASKED and not full:
-            continue
-        name = f"{group.family}, {_many(len(group.rows), _noun(record))}" if several else group.rows[0].part
-        counts = (f"{v.compared:,}", f"{v.differ:,}") if v.compared else ("-", "-")
-        cells.append((name, *counts, group.says))
-    if cells:
-        lines += _aligned(cells)
-    lines += [[], *report.wrapped(summary(record, rows), indent=2)]
-    for kind, label in (("failed", "FAILED"), ("skipped", "skipped")):
-        for why, parts in _reasons(rows, kind).items() if not full else ():
-            lines += report.wrapped(f"{why}: {_told(parts, _noun(record))}", label)
-    for part, why in _in_part(record, rows).items():
-        lines += report.wrapped(f"{part}, in part: {why}", "skipped")
-    for name, (what, right) in _meanings(rows).items():
-        lines += report.wrapped(f"{name}: {what}. {right}." if full else f"{name}: {what}.", "note")
-    for row in rows:
-        if row.verdict.unexplained:
-            lines += [[], [Span(f"UNEXPLAINED in {row.part}, {row.verdict.machine} against {row.verdict.against}:",
-                                "strong")]]  # fmt: skip
-            for asked, found in _by_question(d for d in row.verdict.shown if not d.reason).items():
-                lines += report.wrapped(asked, indent=2)
-                lines += [line for text in found for line in report.wrapped(text, indent=4)]
-    return lines
-
-
-def _aligned(cells: Sequence[tuple[str, ...]]) -> list[Line]:
-    """Cells in columns, the numbers to the right."""
-    widths = [max(len(row[i]) for row in (("", "compared", "differ"), *cells)) for i in (1, 2)]
-    rows = [(name, compared.rjust(widths[0]), differ.rjust(widths[1]), says) for name, compared, differ, says in cells]
-    heads = ("part", "compared".rjust(widths[0]), "differ".rjust(widths[1]), "verdict")
-    return report.table_lines(Table("", heads, tuple(rows)))
-
-
-def _told(parts: Sequence[str], noun: str) -> str:
-    """Parts by name where they are few, else how many of each family."""
-    if len(parts) <= 2:
-        return ", ".join(parts)
-    families = [re.split(r"[.:, ]", part)[0] for part in parts]
-    return ", ".join(f"{families.count(f)} {f}" for f in dict.fromkeys(families)) + f" {noun}s"
-
-
-def _machine(record: Record) -> str:
-    """The machine in one line."""
-    facts = record.provenance
-    named = {"compute_capability": "compute capability", "torch": "torch"}
-    known = [str(facts.get("device") or facts.get("cpu") or "unknown")]
-    known += [f"{word} {facts[key]}" for key, word in named.items() if key in facts]
-    return f"{record.machine}: {', '.join(known)}; numsim {record.numsim}"
-
-
-# --- the page ---------------------------------------------------------------------------------------------------------
 _STYLE = """
 :root{color-scheme:light dark;--ink:#1b1b1b;--soft:#555;--paper:#fff;--card:#f5f5f3;--line:#cfcfca;--good:#0072b2;
 --bad:#b84f00}
@@ -246,9 +66,11 @@ def page(suite: Suite, record: Record, rows: Sequence[Row], style: str = "page")
     style : "page" or "slide", of the pictures. Without matplotlib there are none, and the page says so.
     """
     title = f"{suite.title}: {record.provenance.get('device') or record.machine}"
+    held = suite_text.evidence(record)
     parts = [
-        f"<h1>{escape(title)}</h1>", f"<p>{escape(suite.question)}</p>", _banner(record, rows), "<h2>Verdicts</h2>",
-        _table(record, rows), _differences(rows), _missing(record, rows), *_pictures(suite, record, style),
+        f"<h1>{escape(title)}</h1>", f"<p>{escape(suite.question)}</p>", _banner(record, rows),
+        f"<p>{escape(held)}</p>" * bool(held), "<h2>Verdicts</h2>",
+        _table(rows), _differences(rows), _missing(record, rows), *_pictures(suite, record, style),
         "<h2>The machine</h2>", _terms(_facts(record)), _again(suite, record),
     ]  # fmt: skip
     if suite.sources:
@@ -271,32 +93,31 @@ def write(path: Path | str, suite: Suite, record: Record, rows: Sequence[Row], s
 
 
 def _banner(record: Record, rows: Sequence[Row]) -> str:
-    kinds = {outcome(row) for row in rows}
+    kinds = {suite_text.outcome(row) for row in rows}
     worst = next((k for k in ("differs", "failed", "documented", "same", "told") if k in kinds), "skipped")
-    return f'<p class="verdict {worst}">{_mark(worst)}{escape(summary(record, rows))}</p>'
+    return f'<p class="verdict {worst}">{_mark(worst)}{escape(suite_text.summary(record, rows))}</p>'
 
 
 def _mark(kind: str) -> str:
-    return f'<span class="mark" title="{escape(_WORDS[kind])}">{MARKS[kind]}</span>'
+    return f'<span class="mark" title="{escape(suite_text.WORDS[kind])}">{MARKS[kind]}</span>'
 
 
-def _table(record: Record, rows: Sequence[Row]) -> str:
+def _table(rows: Sequence[Row]) -> str:
     lines = []
-    for group in groups(rows):
-        if group.outcome in _UNASKED:
+    for group in suite_text.groups(rows):
+        if group.outcome in suite_text.UNASKED:
             continue
         v = group.verdict
-        head = f"{escape(group.family)}, {_many(len(group.rows), _noun(record))}"
         counts = (f"{v.compared:,}", f"{v.differ:,}") if v.compared else ("–", "–")
         lines.append(
-            f'<tr class="{group.outcome}"><td>{_names([row.part for row in group.rows], head)}</td>'
+            f'<tr class="{group.outcome}"><td>{_names([row.part for row in group.rows], escape(group.name))}</td>'
             + "".join(f'<td class="number">{n}</td>' for n in counts)
             + f"<td>{_mark(group.outcome)}{escape(group.says)}</td></tr>"
         )
     heads = '<th scope="col">part</th><th scope="col" class="number">compared</th>'
     heads += '<th scope="col" class="number">differ</th><th scope="col">verdict</th>'
-    kinds = {outcome(row) for row in rows}.difference(_UNASKED)
-    key = "; ".join(f"{MARKS[k]} {words}" for k, words in _WORDS.items() if k in kinds)
+    kinds = {suite_text.outcome(row) for row in rows}.difference(suite_text.UNASKED)
+    key = "; ".join(f"{MARKS[k]} {words}" for k, words in suite_text.WORDS.items() if k in kinds)
     body = "\n".join(lines)
     return f"<table><thead><tr>{heads}</tr></thead><tbody>\n{body}\n</tbody></table>\n" + (
         f'<p class="soft">{escape(key)}.</p>' if key else ""
@@ -306,20 +127,22 @@ def _table(record: Record, rows: Sequence[Row]) -> str:
 def _differences(rows: Sequence[Row]) -> str:
     """The first differences of each part that has some, and what the documented ones are."""
     found = []
-    for name, (what, right) in _meanings(rows).items():
+    for name, (what, right) in suite_text.meanings(rows).items():
         counts = sum(n for row in rows for r, n in row.verdict.documented.items() if name in r.split(" + "))
         found.append(f"<p><strong>{escape(name)}</strong> ({counts:,}): {escape(what)}. {escape(right)}.</p>")
     for row in rows:
         if row.verdict.shown:
-            many = _many(row.verdict.differ, "difference")
+            many = suite_text.many(row.verdict.differ, "difference")
             first = f", the first {len(row.verdict.shown)}" * (len(row.verdict.shown) < row.verdict.differ)
-            head = f"{_mark(outcome(row))}{_code(row.part)}: {many}{first}"
+            head = f"{_mark(suite_text.outcome(row))}{_code(row.part)}: {many}{first}"
             open_ = " open" * bool(row.verdict.unexplained)
             listed = "".join(
                 f"<p>{_code(asked)}</p>{_items(f'<code>{escape(text)}</code>' for text in texts)}"
-                for asked, texts in _by_question(row.verdict.shown).items()
+                for asked, texts in suite_text.by_question(row.verdict.shown).items()
             )
-            found.append(f'<details class="{outcome(row)}"{open_}><summary>{head}</summary>{listed}</details>')
+            found.append(
+                f'<details class="{suite_text.outcome(row)}"{open_}><summary>{head}</summary>{listed}</details>'
+            )
     return "\n".join(["<h2>What differs</h2>", *found]) if found else ""
 
 
@@ -328,10 +151,10 @@ def _missing(record: Record, rows: Sequence[Row]) -> str:
     found = []
     for kind, head in (("failed", "What failed"), ("skipped", "What was skipped, and why")):
         told = []
-        for why, parts in _reasons(rows, kind).items():
-            told.append(f"{escape(why)}: {_names(parts, escape(_told(parts, _noun(record))))}")
+        for why, parts in suite_text.reasons(rows, kind).items():
+            told.append(f"{escape(why)}: {_names(parts, escape(suite_text.told_parts(parts)))}")
         if kind == "skipped":
-            told += [f"{escape(why)}: {_code(part)}, in part" for part, why in _in_part(record, rows).items()]
+            told += [f"{escape(why)}: {_code(part)}, in part" for part, why in suite_text.in_part(record, rows).items()]
         if told:
             found += [f'<h2>{head}</h2><div class="{kind}">{_items(_mark(kind) + text for text in told)}</div>']
     return "\n".join(found)

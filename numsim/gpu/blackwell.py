@@ -56,8 +56,9 @@ def scale_words(scales: Codes, i: Instruction, operand: str) -> npt.NDArray[np.u
     """Block scales (tiles, rows, scales of a row) as words (tiles, words): a word holds a row's, the first one lowest.
 
     mma reads a row's from one thread of its group of four; here each pair holds the same, so that any selector would do
-    (CUTLASS's ``SFALayout``, ``SFBLayout``). tcgen05 reads row r from lane r % 32, column r // 32 of tensor memory, and
-    wants it in all four quarters of the lanes, which the kernel sees to. Where a word has room, it repeats itself.
+    (CUTLASS's ``SFALayout``, ``SFBLayout``). tcgen05 reads row r from lane r % 32, column r // 32 of tensor memory, as
+    cuBLAS's blocks of 128 x 4 scales come to lie there ("1D Block Scaling Factors Layout" in its manual), and wants it
+    in all four quarters of the lanes, which the kernel sees to. Where a word has room, it repeats itself.
     """
     rows = i.tile(operand)[0]
     lane, column = np.ogrid[:WARP, : i.scale_words(operand) // WARP]
@@ -81,6 +82,8 @@ def matrix_descriptor() -> int:
 
 def instruction_descriptor(i: Instruction) -> int:
     """Types, M and N of a tcgen05.mma: dense, nothing negated or transposed, scales from the low bytes of a word.
+
+    With scales the manual has M / 128 in bits 27 and 28, CUTLASS M / 16 in bits 24 to 28: the same for M = 128.
 
     >>> from numsim.tensorcore import get_model
     >>> i = Instruction.of(get_model("b200", "tcgen05.m128n256k32.kind::f8f6f4.f32.e5m2.e2m1"))

@@ -1,0 +1,216 @@
+"""A library's own matrix products beside what tensor cores, or ordinary ones, would give in the ways that are known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from numsim.accumulate import Plan, products
+from numsim.arithmetic import compute
+from numsim.codes import decode
+from numsim.errors import InputError
+from numsim.formats import BF16, FP16, FP32, FP64, Format
+from numsim.machines.question import FUNCTIONS, LIBRARY, Answer, Question
+from numsim.rounding import Policy, convert
+from numsim.suites.statistics import Floats, exact_products, in_statistics, named, same_codes
+from numsim.suites.suite import Row
+from numsim.tensorcore import matmul
+from numsim.tensorcore.models import IN_WORDS, TYPES, Model, word_format
+from numsim.tensorcore.names import get_model, list_models
+
+Codes = npt.NDArray[Any]
+SPLITS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)  # parts of K
+PROMOTE = 128  # elements of K after which sums of FP8 products are added up in FP32
+SCALINGS = ("by the product of both scales", "by b's scales, then a's", "by a's scales, then b's")
+FP8 = ("e4m3", "e5m2")
+_CORNER = 8  # rows and columns of the result on which a way is tried
+_PART = 32  # rows and columns that are compared by their errors, which takes exact sums
+_USUAL = {"split_k": 1, "tf32": "truncate", "combine": "serial", "partials": "fp32"}
+_ORDERS = (
+    ("one FMA after another", "sequential", True),
+    ("one product after another", "sequential", False),
+    ("products pairwise", "pairwise", False),
+)
+
+
+def compare_product(
+    part: str, question: Question, answer: Answer, *, chip: str | None = None, instruction: str | None = None
+) -> Row:  # fmt: skip
+    """A library's matrix product beside all ways to compute it that numsim knows.
+
+    Those are, for a ``chip``, chains of each of its instructions for such operands: K cut into parts or not, with and
+    without promotion to FP32, TF32 operands cut or rounded; and for everything sums on ordinary cores, one after
+    another or pairwise, with and without fused multiply-add. Scales and the last rounding follow.
+
+    One that gives all bits is named: "same bits". If there is none, the nearest one stands beside the exact result,
+    on a part of the outputs: see ``in_statistics``.
+
+    Parameters
+    ----------
+    question, answer : of torch.matmul or torch._scaled_mm, two matrices. chip : whose tensor cores it may have used;
+        None for a CPU. instruction : only this one of the chip's.
+
+    Raises ``InputError`` for other questions and for chips and instructions that do not exist.
+    Cost: seconds for 10^8 products.
+    Source: section 3.3.2 of the DeepSeek-V3 report (promotion); N. J. Higham, Accuracy and Stability of Numerical
+    Algorithms, 2nd ed., section 3.1 (the bound of a sum in any order).
+    """
+    if question.operation != LIBRARY or question.system not in ("torch.matmul", "torch._scaled_mm"):
+        raise InputError(f"{question} is no matrix product of a library. Example: system='torch.matmul'")
+    if question.arrays[0].ndim != 2 or question.arrays[1].ndim != 2:
+        raise InputError(f"{question}: two matrices are needed. Example: a (M, K), b (K, N)")
+    best, most = None, -1
+    for way in _ways(question, chip, instruction):
+        found = _result(question, way, _CORNER)
+        hits = int(same_codes(found, answer.codes[:_CORNER, :_CORNER], question.output).sum())
+        if hits == found.size:
+            whole = _result(question, way, None)
+            if same_codes(whole, answer.codes, question.output).all():
+                return named(part, answer, whole, way.name)
+        if hits > most:
+            best, most = way, hits
+    assert best is not None  # ordinary cores have some
+    some = Answer(answer.codes[:_PART, :_PART], answer.provenance)
+    ours = {best.name: _result(question, best, _PART)}
+    return in_statistics(part, question, some, ours, *_exact(question, chip, instruction))
+
+
+# --- ways to multiply -------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Way:
+    """How a product may be computed: sums of products, in a format of their own; then scales; then one rounding."""
+
+    sums: str
+    multiply: Callable[[Codes, Codes], Codes]
+    format: Format
+    scaling: str = ""
+
+    @property
+    def name(self) -> str:
+        return f"{self.sums}, scaled {self.scaling}" if self.scaling else self.sums
+
+
+def _ways(q: Question, chip: str | None, instruction: str | None) -> Iterator[Way]:
+    """The likeliest first."""
+    for name, multiply, format in (*_on_tensor_cores(q, chip, instruction), *_on_ordinary_cores(q)):
+        for scaling in SCALINGS if len(q.arrays) > 2 else ("",):
+            yield Way(name, multiply, format, scaling)
+
+
+def _on_tensor_cores(q: Question, chip: str | None, instruction: str | None) -> Iterator[tuple[str, Any, Format]]:
+    k = q.arrays[0].shape[1]
+    for model in _models(q, chip, instruction):
+        variants: list[dict[str, Any]] = [{}]
+        if model.a in FP8:
+            variants = [{}, {"promote": PROMOTE}] if flag(q, "use_fast_accum") else [{"promote": PROMOTE}, {}]
+        elif model.a in IN_WORDS:
+            variants = [{"tf32": how} for how in ("truncate", "nearest-away", "nearest-even")]
+        for split in SPLITS:
+            if split > 1 and (split * model.k > k or model.d == "f64"):
+                break
+            for variant in variants:
+                for last in _combinations(q.output) if split > 1 else [{}]:
+                    options = {**variant, "split_k": split, **last}
+                    shown = [f"{n}={v}" for n, v in options.items() if _USUAL.get(n) != v]
+                    format = FP32 if split > 1 or "promote" in options else TYPES[model.d]
+                    multiply = partial(matmul, chip=model.chip, instruction=model.instruction, output=format, **options)
+                    yield ", ".join([model.instruction, *shown]), multiply, format
+
+
+def _combinations(output: Format) -> list[dict[str, Any]]:
+    """How the parts of K come together: in FP32, from FP32 or from results already rounded."""
+    kept = ["fp32", output.name] if output in (FP16, BF16) else ["fp32"]
+    return [{"partials": f, "combine": c} for f in kept for c in ("serial", "pairwise")]
+
+
+def _models(q: Question, chip: str | None, instruction: str | None) -> list[Model]:
+    """A chip's instructions for such operands, one of those that compute alike."""
+    if chip is None:
+        return []
+    if instruction is not None:
+        return [get_model(chip, instruction)]
+    found: dict[Any, Model] = {}
+    for m in list_models(chip):
+        takes = [word_format(m.a), word_format(m.b)] == list(q.inputs[:2]) and not m.scale and m.c == m.d
+        if takes and (m.a not in IN_WORDS or flag(q, "allow_tf32")):
+            length = min(m.k, m.unit.length) if m.unit.path == "block" else m.k
+            found.setdefault((m.unit.path, length, m.unit.fraction_bits, m.unit.output), m)
+    return sorted(found.values(), key=lambda m: (m.d == "f16", m.instruction.startswith("mma"), -m.k))
+
+
+def flag(q: Question, name: str) -> bool:
+    """A flag of the library's function."""
+    return bool({**FUNCTIONS[q.system][1], **dict(q.settings)}.get(name))
+
+
+def _on_ordinary_cores(q: Question) -> Iterator[tuple[str, Any, Format]]:
+    format = FP64 if q.inputs[0] == FP64 else FP32
+    for name, order, fused in _ORDERS:
+        plan = Plan(q.inputs[:2], format, None if fused else format, order)
+        yield f"{name} in {format.title}", partial(products, plan=plan), format
+
+
+def _result(q: Question, way: Way, size: int | None) -> Codes:
+    """The first rows and columns of the result."""
+    a, b, *scales = _first(q, size)
+    found, format = way.multiply(a, b), way.format
+    if way.scaling:
+        found, format = convert(found, format, FP32, Policy()), FP32
+        both = SCALINGS.index(way.scaling)
+        for factor in [_times(*scales)] if both == 0 else scales[::-1] if both == 1 else scales:
+            found = _times(found, factor)
+    overflow: Any = "saturate" if q.output.bits == 8 else "ieee"
+    return convert(found, format, q.output, Policy(overflow=overflow))
+
+
+def _times(x: Codes, y: Codes) -> Codes:
+    return compute("mul", [x, y], [FP32, FP32], FP32, Policy())
+
+
+def _first(q: Question, size: int | None) -> list[Codes]:
+    """The operands of the first rows and columns, with their scales."""
+    a, b, *scales = q.arrays
+    some = [s if s.size == 1 else s[:size] if s.shape[0] > 1 else s[:, :size] for s in scales]
+    return [a[:size], b[:, :size], *some]
+
+
+# --- how far off any of them can be -----------------------------------------------------------------------------------
+def _exact(q: Question, chip: str | None, instruction: str | None) -> tuple[Floats, Floats]:
+    """The first results, exact but for a rounding to FP64, and how far from them any order can get.
+
+    n numbers that are each rounded, or cut, to u times a sum's size lose at most n u times the sum of all magnitudes.
+    """
+    a, b, *scales = _first(q, _PART)
+    x, y = (np.asarray(decode(codes, f)) for codes, f in zip((a, b), q.inputs[:2], strict=True))
+    exact, k = exact_products(x, y), x.shape[1]
+    parts = max(SPLITS) * 2.0 ** -(q.output if _rounds_parts(q) else FP32).precision
+    lost = [k * 2.0 ** -(FP64 if q.inputs[0] == FP64 else FP32).precision + parts]
+    for m in _models(q, chip, instruction):
+        if m.unit.path in ("block", "fp8-as-fp16") and (m.d != "f16" or flag(q, "allow_fp16_accumulation")):
+            lost.append(_lost_on(m, q, k) + parts)
+    with np.errstate(all="ignore"):
+        bound = max(lost) * (np.abs(x) @ np.abs(y))
+        for s in scales:
+            factor = np.asarray(decode(s, FP32))
+            exact, bound = exact * factor, bound * np.abs(factor)
+        return exact, bound + len(scales) * 2.0**-23 * np.abs(exact)
+
+
+def _rounds_parts(q: Question) -> bool:
+    """Whether the library may add up the parts of K in the result's own format."""
+    return q.output in (FP16, BF16) and flag(q, f"allow_{q.output.name}_reduced_precision_reduction")
+
+
+def _lost_on(m: Model, q: Question, k: int) -> float:
+    """Every term is cut to F bits, each block's sum c among them, and each result to those that it has."""
+    if m.a in FP8 and not flag(q, "use_fast_accum"):
+        k = min(k, PROMOTE)
+    blocks = -(-k // min(m.k, m.unit.length))
+    kept = {"rz-e8m13": 13, "rne-fp16": 10}.get(m.unit.output, 23)
+    words = 2 * 2.0**-10 if m.a in IN_WORDS else 0.0  # both operands are cut to TF32 first
+    return (k + blocks) * 2.0**-m.unit.fraction_bits + blocks * 2.0**-kept + words

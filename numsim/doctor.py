@@ -17,7 +17,7 @@ from typing import Any
 from numsim import host
 from numsim._version import __version__
 
-_PACKAGES = ("numpy", "numba", "llvmlite", "ml_dtypes", "matplotlib", "rich", "torch")
+_PACKAGES = ("numpy", "numba", "llvmlite", "ml_dtypes", "matplotlib", "rich", "torch", "cuda-bindings")
 
 
 def report() -> dict[str, dict[str, str]]:
@@ -154,7 +154,7 @@ def _machines() -> dict[str, str]:
 
         def answer(machine: Any = machine) -> str:
             can = machine.can()
-            return f"yes: {machine.title}" if can else f"no: {can.reason}"
+            return ", ".join(filter(None, (f"yes: {machine.title}", can.reason))) if can else f"no: {can.reason}"
 
         found[str(machine.name)] = _try(answer)
     return found

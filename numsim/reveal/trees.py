@@ -158,7 +158,14 @@ def tree_from_order(leaves: Sequence[int], before: Callable[[int, int], bool]) -
 
 def leaves_of(tree: Tree) -> list[Any]:
     """All leaves, left to right."""
-    return [leaf for t in tree for leaf in leaves_of(t)] if isinstance(tree, tuple) else [tree]
+    leaves, todo = list[Any](), [tree]
+    while todo:
+        node = todo.pop()
+        if isinstance(node, tuple):
+            todo += reversed(node)
+        else:
+            leaves.append(node)
+    return leaves
 
 
 # --- in words ---------------------------------------------------------------------------------------------------------
@@ -193,36 +200,59 @@ def in_words(tree: Tree) -> str:
     >>> in_words((((0, 1), 2), 3)), in_words(((0, 1), (2, 3)))
     ('one after another', 'pairwise')
     >>> in_words((((0, 2), 4), ((1, 3), 5)))
-    '2 lanes of 3 (one after another), then a tree'
-    >>> in_words((((0, 1), 2), ((3, 4), 5)))
-    '2 blocks of 3 (one after another), then a tree'
+    '2 lanes of 3 (one after another), then a tree of 2'
+    >>> in_words((((0, 1), (2, 3)), (4, 5)))
+    '3 blocks of 2 (a tree), then 3 one after another'
     """
-    steps, core = list[int](), tree
-    while shift := _shift(core):
-        steps.append(shift)
-        core = core[0]
-    if not isinstance(core, tuple) and len(steps) == 1:
-        steps, core = [], tree
-    leaves, rounds = leaves_of(core), rounds_of(core)
-    n = len(leaves)
-    if rounds is None:
-        inner = f"several terms at once, in {len(_nodes(core))} steps"
-    elif len(rounds) == n - 1:
-        inner = "one after another" if leaves == sorted(leaves) else "one after another, not in their order"
+    if rounds_of(tree) is None:
+        return "several numbers at once"
+    total, levels, part = len(leaves_of(tree)), list[tuple[int, int, bool]](), tree
+    while found := _equal_parts(part):
+        count, step, part = found
+        levels.insert(0, (count, step, count == 2))
+    groups: list[tuple[int, list[int], bool]] = []  # count, steps, whether it is a tree; the innermost first
+    for count, step, pairs in levels:
+        if groups and pairs and groups[-1][2]:
+            count, steps = 2 * groups[-1][0], [*groups.pop()[1], step]
+        else:
+            steps = [step]
+        groups.append((count, steps, pairs))
+    if isinstance(part, tuple):
+        n, how, kind = len(leaves_of(part)), f"a tree of depth {len(rounds_of(part) or [])}", "parts"
+        if not groups:
+            return how
     else:
-        inner = f"a tree of depth {len(rounds)}"
-    if not steps:
-        return inner
-    if n == 1:
-        return "pairwise" if steps == sorted(steps, reverse=True) else "a tree of pairs"
-    interleaved = sorted(steps) == [2**i for i in range(len(steps))]
-    kind = "lanes" if interleaved else "blocks" if max(leaves) - min(leaves) == n - 1 else "equal sums"
-    return f"{2 ** len(steps)} {kind} of {n} ({inner}), then a tree"
+        n, steps, pairs = groups.pop(0)
+        how = "a tree" if pairs else "one after another"
+        neighbours = steps == [2**i for i in range(len(steps))]
+        if not groups:
+            alone = "pairwise" if pairs else how
+            return alone if neighbours else f"{alone}, not with neighbours"
+        kind = "blocks" if neighbours else "lanes"
+    then = [f"a tree of {count}" if pairs else f"{count} one after another" for count, _, pairs in groups]
+    return ", then ".join([f"{total // n} {kind} of {n} ({how})", *then])
 
 
-def _nodes(tree: Tree) -> list[Tree]:
-    """All sums in a tree."""
-    return [tree, *(node for t in tree for node in _nodes(t))] if isinstance(tree, tuple) else []
+def _equal_parts(tree: Tree) -> tuple[int, int, Tree] | None:
+    """How many equal parts are added one after another, how far apart they are, and the first of them.
+
+    >>> _equal_parts((((0, 1), (4, 5)), (8, 9)))
+    (3, 4, (0, 1))
+    """
+    if not isinstance(tree, tuple):
+        return None
+    parts, size, first = [tree[1]], len(leaves_of(tree[1])), tree[0]
+    while len(leaves_of(first)) > size:
+        parts.insert(0, first[1])
+        first = first[0]
+    step = leaves_of(parts[0])[0] - leaves_of(first)[0]
+    shape, start = rounds_of(first), leaves_of(first)
+    for n, part in enumerate(parts, start=1):
+        if leaves_of(part) != [leaf + n * step for leaf in start]:
+            return None
+        if rounds_of(part) != [[(i + n * step, j + n * step) for i, j in pairs] for pairs in shape or []]:
+            return None
+    return len(parts) + 1, step, first
 
 
 def spine(tree: Tree) -> list[Tree]:

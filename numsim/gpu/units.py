@@ -19,6 +19,7 @@ from numsim.gpu.driver import Device, DeviceError
 from numsim.gpu.instructions import Instruction
 from numsim.gpu.layouts import pack, unpack
 from numsim.gpu.ptx import kernel
+from numsim.random import bits_from
 from numsim.rounding import encode
 from numsim.tensorcore.models import TYPES, Model
 
@@ -139,12 +140,12 @@ def check_placement(device: Device, i: Instruction) -> None:
     so a misplaced element or scale shows.
     """
     steps = 2 if i.c == i.d else 1
-    batch, m, n, k = 2 * i.groups, i.m + 3, i.n + 3, steps * i.k
-    a, b = _pattern(7919, 7, (batch, m, k)) - 3, _pattern(104729, 5, (batch, n, k)) - 2
-    c = _pattern(1299709, 101, (batch, m, n)) - 50
+    batch, m, n, k = 2 * i.groups, i.m + 3, 2 * i.n + 3, steps * i.k  # fewer tile rows than columns
+    a, b = _below(7, (batch, m, k), 1) - 3, _below(5, (batch, n, k), 2) - 2
+    c = _below(101, (batch, m, n), 3) - 50
     x, y = _integers(a, i.a), _integers(b, i.b)
     if i.scale:
-        scale_a, scale_b = (1 << _pattern(31, 7, (batch, rows, steps * i.scales)) for rows in (m, n))
+        scale_a, scale_b = (1 << _below(7, (batch, rows, steps * i.scales), seed) for rows, seed in ((m, 4), (n, 5)))
         x, y = (_rows(z, encode(s, TYPES[i.scale]), i) for z, s in ((x, scale_a), (y, scale_b)))
         a, b = (z * np.repeat(s, i.scale_block, -1) for z, s in ((a, scale_a), (b, scale_b)))
     wanted = encode(a @ b.swapaxes(1, 2) + c, TYPES[i.d])
@@ -153,8 +154,9 @@ def check_placement(device: Device, i: Instruction) -> None:
         raise DeviceError(f"{i.name}: {wrong} of {found.size} sums of small integers are wrong: elements are misplaced")
 
 
-def _pattern(factor: int, modulus: int, shape: tuple[int, ...]) -> npt.NDArray[np.int64]:
-    return np.arange(math.prod(shape), dtype=np.int64).reshape(shape) * factor % modulus
+def _below(limit: int, shape: tuple[int, ...], seed: int) -> npt.NDArray[np.int64]:
+    """Without a period, which a layout could share."""
+    return (bits_from(seed, 0, math.prod(shape)) % limit).astype(np.int64).reshape(shape)
 
 
 def _integers(x: npt.NDArray[np.int64], type_name: str) -> Codes:

@@ -51,9 +51,10 @@ class Cpu:
 
         def collective(d, a, b, c, descriptor):
             words = [np.ctypeslib.as_array(p, (count,)) for p, count in zip((a, b, c), counts, strict=True)]
-            x, y, z = (manual.read(i, o, w, kernel.header) for o, w in zip("abc", words, strict=True))
+            said = f"DESCRIPTOR {descriptor:#x}ull"  # by the kernel, not by its header
+            x, y, z = (manual.read(i, o, w, said) for o, w in zip("abc", words, strict=True))
             codes = chained(x[:, :, None, :], y[:, None, :, :], z, model, None, None)
-            result = manual.write(i, codes, kernel.header)
+            result = manual.write(i, codes, said)
             np.ctypeslib.as_array(d, (result.size,))[:] = result
 
         if i.kind:

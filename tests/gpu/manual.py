@@ -5,6 +5,7 @@ Shares nothing with ``numsim.gpu.layouts``, which has one formula for all of the
 """
 
 import re
+from functools import cache
 
 import numpy as np
 
@@ -51,6 +52,7 @@ def in_registers(i, operand):
     return i.family == "mma" or (i.family == "wgmma" and operand != "b")
 
 
+@cache
 def places(i, operand, header):
     """(places, elements of a place, 3): (tile, row, column) of each element of the words in memory order."""
     rows, columns = i.tile(operand)
@@ -66,6 +68,7 @@ def places(i, operand, header):
     # the manual's canonical K-major layout ((8,m),(T,2k)):((T,SBO),(1,LBO)), in elements of which 16 bytes hold T
     code, size = int(re.search(r"DESCRIPTOR (0x\w+)ull", header)[1], 16), bits // 8
     t, leading, stride = 16 // size, (code >> 16 & 0x3FFF) * 16 // size, (code >> 32 & 0x3FFF) * 16 // size
+    assert code >> 46 == 0 < t  # neither a base offset nor a swizzle
     found = np.zeros((rows * columns, 3), int)
     for row in range(rows):
         for k in range(columns):

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from matplotlib.ticker import MaxNLocator
 
-from numsim.formats import FP16
+from numsim.formats import FP16, Format
 from numsim.show.style import (
     BLUE,
     GREEN,
@@ -22,7 +23,7 @@ from numsim.show.style import (
     ticks,
     type_size,
 )
-from numsim.show.trace_plots import scale_plot
+from numsim.show.trace_plots import amax_lines, scale_plot
 from numsim.traces import Trace
 from numsim.wording import listed, percent
 
@@ -105,7 +106,80 @@ def _zeros(traces: Mapping[str, Trace], here: Mapping[str, Trace | None], style:
     return "loss-scaling-zeros", figure, f"{finding}, on the machine and on this CPU: {listed(said)}. {_BELOW}"
 
 
-def _panels(figure: Picture, rows: int, columns: int) -> tuple[Any, Any]:
+# --- fp8 --------------------------------------------------------------------------------------------------------------
+def fp8(traces: Mapping[str, Trace], codes: Mapping[str, Any], formats: Mapping[str, Format], style: str) -> Drawn:
+    """Amaxes under the scales that lag behind; which exponents the codes have, with a lagging and with a fresh scale.
+
+    traces, codes : by recipe and tensor, such as "delayed input". formats : of the codes, by tensor.
+    """
+    check_style(style)
+    with settings(style):
+        return [*_lags(traces, style), *_exponents(codes, formats, style)]
+
+
+def _lags(traces: Mapping[str, Trace], style: str) -> Drawn:
+    shown = {name: trace for name, trace in traces.items() if not name.startswith("current")}
+    rows, columns = _grid(shown)
+    if not shown:
+        return []
+    figure, size = new_picture(style, 0.25 + 0.22 * len(rows)), type_size(style)
+    panels, legend = _panels(figure, len(rows), len(columns), shared=False)
+    clipped = []
+    for name, trace in shown.items():
+        recipe, tensor = name.split()
+        axes = panels[rows.index(recipe), columns.index(tensor)]
+        amax_lines(axes, trace, 0, size)
+        axes.set_title(name, fontweight="normal", fontsize=size * 0.9)
+        axes.yaxis.set_major_locator(MaxNLocator(4, integer=True))
+        axes.yaxis.set_major_formatter(lambda y, _: power(y))
+        axes.tick_params(labelbottom=recipe == rows[-1])
+        axes.set_xlabel("update" if recipe == rows[-1] else "")
+        clipped.append(f"{name} {len(trace.happened('clipped'))}")
+    figure.supylabel("magnitude", fontsize=size)
+    handles, labels = panels[0, 0].get_legend_handles_labels()
+    legend.legend(handles, labels, loc="center left", ncols=len(labels), frameon=False)
+    finding = "Scales of FP8 tensors lag a step behind what they scale"
+    below = "Limit: the format's largest number / the scale in use, which earlier amaxes have made; the first is 1."
+    headline(figure, finding, below)
+    alt = f"{finding}. Line charts of amaxes and limits; steps in which values clip: {listed(clipped)}."
+    return [("fp8-scales", figure, alt)]
+
+
+def _exponents(codes: Mapping[str, Any], formats: Mapping[str, Format], style: str) -> Drawn:
+    shown = {name: x for name, x in codes.items() if not name.startswith("unfused")}
+    recipes, tensors = _grid(shown)
+    if not shown:
+        return []
+    figure, size = new_picture(style, 0.5), type_size(style)
+    panels, legend = _panels(figure, 1, len(tensors))
+    said = []
+    for axes, tensor in zip(panels[0], tensors, strict=True):
+        format = formats[tensor]
+        for recipe, shift, color, hatch in zip(recipes, (-0.2, 0.2), (BLUE, ORANGE), ("", "////"), strict=False):
+            if (found := shown.get(f"{recipe} {tensor}")) is not None:
+                fields = (np.ravel(found) & (format.sign_mask - 1)) >> format.fraction_bits
+                shares = np.bincount(fields, minlength=1 << format.exponent_bits) / max(fields.size, 1)
+                axes.bar(np.arange(shares.size) + shift, 100 * shares, 0.4, color=color, hatch=hatch, label=recipe,
+                         edgecolor="white", linewidth=0.2)  # fmt: skip
+                said.append(f"{recipe} {tensor} {percent(float(shares[0]))}")
+        axes.set_title(f"{tensor}, {format.title}", fontweight="normal", fontsize=size * 0.95)
+        axes.set_xlabel("exponent field")
+    panels[0, 0].set_ylabel("share of the codes, %")
+    handles, labels = panels[0, 0].get_legend_handles_labels()
+    legend.legend(handles, labels, loc="center left", ncols=len(labels), frameon=False)
+    finding = "Which exponents FP8 codes have, with a scale that lags and with one of their own"
+    headline(figure, finding, "Codes of all steps; an exponent field of 0 are zeros and subnormal numbers.")
+    return [("fp8-codes", figure, f"{finding}. Bar charts; zeros and subnormal numbers: {listed(said)}.")]
+
+
+def _grid(named: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """The recipes and the tensors in names of both."""
+    recipes, tensors = (list(dict.fromkeys(name.split()[i] for name in named)) for i in (0, 1))
+    return recipes, tensors
+
+
+# --- what they share --------------------------------------------------------------------------------------------------
+def _panels(figure: Picture, rows: int, columns: int, *, shared: bool = True) -> tuple[Any, Any]:
     """Panels (rows, columns) on the same axes, and above them an empty one for the legend."""
     grid = figure.add_gridspec(rows + 1, columns, height_ratios=[0.1, *[1] * rows])
     legend = figure.add_subplot(grid[0, :])
@@ -113,8 +187,11 @@ def _panels(figure: Picture, rows: int, columns: int) -> tuple[Any, Any]:
     panels = np.empty((rows, columns), object)
     for at in np.ndindex(rows, columns):
         first = panels[0, 0]
-        panels[at] = figure.add_subplot(grid[at[0] + 1, at[1]], sharex=first, sharey=first)
-        panels[at].label_outer()
+        panels[at] = figure.add_subplot(
+            grid[at[0] + 1, at[1]], sharex=first if shared else None, sharey=first if shared else None
+        )
+        if shared:
+            panels[at].label_outer()
     return panels, legend
 
 

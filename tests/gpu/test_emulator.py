@@ -17,7 +17,7 @@ from numsim.machines.emulated import emulate
 from numsim.tensorcore import Unit, get_model, matmul, products
 from numsim.tensorcore.models import TYPES, word_format
 from tests.gpu.cpu import CpuEmulator, why_not
-from tests.kernels.test_tensorcore import CASES, KINDS, any_codes, count_of, operands, scales, starts
+from tests.kernels.test_tensorcore import CASES, KINDS, any_codes, count_of, numbers, operands, scales, starts
 
 needs_cpp = pytest.mark.skipif(bool(why_not()), reason=why_not())
 SUITED = [m for m in CASES if emulator.suits(m)]
@@ -113,6 +113,28 @@ def test_units_that_no_chip_has(unit, gpu):
     c = starts(m, len(a), rng)
     right = products.dots(a, b, c, m, None, None, None)
     assert_same(emulator.multiply(gpu, m, a, b, c), right, m, a, b, c)
+
+
+@needs_cpp
+@pytest.mark.parametrize("output", ["rz-fp32", "rne-fp32", "rz-e8m13"])
+def test_sums_far_below_the_least_number(output, gpu):
+    """Without a floor units reach down to 2^-292: all that is left of a sum may be that it is not zero."""
+    m = get_model("h200", "mma.m16n8k16.f32.bf16.bf16.f32")
+    m = replace(m, chip="?", unit=Unit("block", 4, 40, -2000, output))
+    rng = np.random.default_rng(1)
+    a, b = numbers("bf16", 0, 30, (60, 16), rng), numbers("bf16", 0, 60, (60, 16), rng)
+    c = rng.choice([0, 0, 1, 2, 0x80000001, 0x007FFFFF], 60).astype(np.uint32)
+    assert_same(emulator.multiply(gpu, m, a, b, c), products.dots(a, b, c, m, None, None, None), m, a, b, c)
+
+
+@needs_cpp
+def test_c_of_fp16_keeps_its_least_exponent(gpu):
+    """Subnormal numbers of FP16 are normal in FP32, but the unit aligns them as FP16's: to 2^-14."""
+    m = get_model("v100", "mma.m8n8k4.f32.f16.f16.f16")
+    rng = np.random.default_rng(2)
+    a, b = numbers("f16", 0, 2, (60, 4), rng), numbers("f16", 0, 2, (60, 4), rng)
+    c = numbers("f16", 0, 0, 60, rng)
+    assert_same(emulator.multiply(gpu, m, a, b, c), products.dots(a, b, c, m, None, None, None), m, a, b, c)
 
 
 @needs_cpp

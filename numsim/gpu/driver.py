@@ -88,6 +88,8 @@ class Gpu:
     def _start(self) -> None:
         try:
             code, *_ = _answer(self._cu.cuInit, 0)
+        except DeviceError:
+            raise
         except (RuntimeError, OSError):  # the bindings load the library at the first call
             raise UnavailableError("no NVIDIA GPU found") from None
         if code.name not in ("CUDA_SUCCESS", "CUDA_ERROR_NO_DEVICE"):

@@ -138,6 +138,13 @@ def test_c_of_another_type_takes_one_step_only(folder):
         units.multiply(device, model, *operands(model, (5, 1, 8), (1, 3, 8), (5, 3)))
 
 
+def test_nothing_to_add_is_refused(folder):
+    with pytest.raises(InputError, match="K is 0: there is nothing to multiply"):
+        units.multiply(
+            Cpu("h200", folder), get_model("h200", F16), *operands(get_model("h200", F16), (3, 0), (3, 0), (3,))
+        )
+
+
 def test_batches_in_parts(folder, monkeypatch):
     device, model, launches = Cpu("t4", folder), get_model("t4", QUARTERS), []
     units.check_placement(device, Instruction.of(model))

@@ -49,7 +49,7 @@ dt{font-weight:600;overflow-wrap:anywhere}dd{margin:0;overflow-wrap:anywhere;min
 table{border-collapse:collapse;width:100%;font-size:.92rem}tr{border-bottom:1px solid var(--line)}
 th,td{padding:.25rem .7rem .25rem 0;text-align:left;vertical-align:top}td{overflow-wrap:anywhere}
 th.number,td.number{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}
-@media (max-width:38rem){tr{display:grid;grid-template-columns:1fr 6rem 4rem}
+@media (min-width:38rem){td:first-child{min-width:14rem}}@media (max-width:38rem){tr{display:grid;grid-template-columns:1fr 6rem 4rem}
 th:last-child,td:last-child{grid-column:1/-1}}
 .mark{display:inline-block;width:1.3em;font-weight:700;color:var(--good)}
 .differs .mark,.failed .mark{color:var(--bad)}.skipped .mark,.told .mark{color:var(--soft)}

@@ -11,7 +11,7 @@ from numsim.experiments.experiment import Table
 from numsim.machines.recorded import Record
 from numsim.machines.verdict import Difference, Verdict
 from numsim.show import report
-from numsim.show.text import Line, Span
+from numsim.show.text import WIDTH, Line, Span
 from numsim.tensorcore.chips import TITLES
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 WORDS = {  # what can become of a part
     "same": "numsim computes the same",
-    "documented": "it differs as numsim predicts, bit for bit",
+    "documented": "it differs, and a known cause explains it",
     "differs": "it differs, and nothing explains it",
     "told": "told, not compared bit by bit",
     "failed": "the answers cannot be trusted, and are not kept",
@@ -91,10 +91,9 @@ def summary(record: Record, rows: Sequence[Row]) -> str:
     asked = [row for row in rows if row.verdict.compared]
     parts = {row.part for row in asked}
     count = {kind: kinds.count(kind) for kind in WORDS}
-    exact = all(not row.note for row in asked if outcome(row) == "same")
     sets = sum(part in parts for part in record.parts)
     of = many(len(asked), noun(row.part for row in asked))
-    said = [f"{'Same bits' if exact else 'Agreement'} in {count['same']} of {of}"]
+    said = [f"Same bits in {count['same']} of {of}"]
     said += [f"{count['documented']} as documented"] * bool(count["documented"])
     said += [f"{count['differs']} WITH UNEXPLAINED DIFFERENCES"] * bool(count["differs"])
     text = f"{', '.join(said)}: {many(sets, 'set')}, {many(sum(r.verdict.compared for r in asked), 'result')}."
@@ -198,9 +197,9 @@ def _aligned(cells: Sequence[tuple[str, ...]]) -> list[Line]:
 
 
 def told_parts(parts: Sequence[str]) -> str:
-    """Parts by name where they are few, else how many of each family."""
-    if len(parts) <= 2:
-        return ", ".join(parts)
+    """Parts by name where that is short, else how many of each family."""
+    if len(text := ", ".join(parts)) <= 2 * WIDTH:
+        return text
     families = [re.split(r"[.:, ]", part)[0] for part in parts]
     return ", ".join(f"{families.count(f)} {f}" for f in dict.fromkeys(families)) + f" {noun(parts)}s"
 

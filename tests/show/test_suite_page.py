@@ -70,7 +70,7 @@ DOCUMENTED = Row(
     Verdict("cuda", "emulated", compared=10, equal=8, documented={"ties away": 2}, reasons={"ties away": ("It rounds "
             "ties away from zero", "IEEE 754 is")}, shown=(replace(DIFFERENCE, reason="ties away"),)),
 )  # fmt: skip
-SKIPPED = [skipped(part, "needs compute capability 9.0") for part in parts("tcgen05", 5)]
+SKIPPED = [skipped(part, "needs compute capability 9.0") for part in parts("tcgen05", 6)]
 FAILED = [skipped("emulator", "out of memory", "FAILED: out of memory")]
 TOLD = Row("loss", Verdict("cuda", "torch-cpu"), "0.1, this CPU 0.2")
 ALL = [*GOOD, TOLD, DIFFERS, DOCUMENTED, *SKIPPED, *FAILED]
@@ -105,9 +105,9 @@ def test_a_part_that_differs_stands_alone_and_shows_how():
 
 def test_what_is_missing_is_told_by_reason():
     shown = lines(ALL)
-    assert "skipped   needs compute capability 9.0: 5 tcgen05 instructions" in shown
+    assert "skipped   needs compute capability 9.0: 6 tcgen05 instructions" in shown
     assert "FAILED    out of memory: emulator" in shown
-    assert "1 FAILED, 5 skipped." in shown
+    assert "1 FAILED, 6 skipped." in shown
     assert "ties away: It rounds ties away from zero." in shown and "IEEE 754 is" not in shown
 
 
@@ -125,10 +125,14 @@ def test_full_has_a_row_for_every_part():
     assert "IEEE 754 is." in shown
 
 
-def test_a_note_stands_for_the_verdict_and_is_no_claim_of_bits():
-    rows = [Row("torch.matmul fp16", Verdict("cuda", "emulated", compared=4, equal=4), "errors as of a tree"), *GOOD]
+def test_a_note_stands_for_the_verdict():
+    rows = [
+        Row("torch.matmul fp16", Verdict("cuda", "emulated", compared=4, equal=4), "same bits: 4 lanes"),
+        *GOOD,
+    ]
     shown = lines(rows)
-    assert "errors as of a tree" in shown and "Agreement in 19 of 19" in shown and "Same bits in" not in shown
+    assert re.search(r"^torch.matmul fp16 +4 +0  same bits: 4 lanes$", shown, re.MULTILINE)
+    assert "Same bits in 19 of 19 parts" in shown
 
 
 def test_what_is_told_is_not_compared():
@@ -154,7 +158,7 @@ def test_other_things_are_called_parts():
 
 def test_nothing_answered():
     shown = lines(SKIPPED)
-    assert "5 skipped." in shown and "needs compute capability 9.0" in shown and "same bits" not in shown
+    assert "6 skipped." in shown and "needs compute capability 9.0" in shown and "same bits" not in shown
     assert "needs compute capability 9.0" in suite_page.page(SUITE, record(SKIPPED), SKIPPED)
 
 

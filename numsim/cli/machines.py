@@ -77,7 +77,8 @@ def facts(machine: Any, *, probed: bool = False) -> dict[str, Any]:
         "policies": policies(machine) if can and probed else None,
         "computes": list(machine.computes) if can and hasattr(machine, "computes") else None,
         "record": record and {
-            "questions": len(record.answers), "experiments": list(record.experiments), "inputs": record.inputs,
+            "suite": record.suite or None, "questions": len(record.answers), "experiments": list(record.experiments),
+            "skipped": dict(record.skipped), "failed": dict(record.failed), "inputs": record.inputs,
         },
         "differs": [{"name": k.name, "what": k.sentence, "right": k.right} for k in QUIRKS if k.machine == names],
     }  # fmt: skip
@@ -120,7 +121,10 @@ def card(one: dict[str, Any]) -> list[Line]:
     for i, cast in enumerate(_grouped(one["policies"] or [])):
         lines += report.wrapped(cast, "" if i else "  policies", indent=indent)
     for key, value in (one["record"] or {}).items():
-        lines += report.wrapped(", ".join(value) if isinstance(value, list) else str(value), f"  {key}", indent=indent)
+        if value:
+            told = "; ".join(f"{part}: {why}" for part, why in value.items()) if isinstance(value, dict) else value
+            told = ", ".join(value) if isinstance(value, list) else str(told)
+            lines += report.wrapped(told, f"  {key}", indent=indent)
     for known in one["differs"]:
         sentence = f"{known['name']}: {known['what']}. {known['right']}."
         lines += report.wrapped(sentence, "  differs" if known is one["differs"][0] else "", indent=indent)

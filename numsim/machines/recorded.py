@@ -103,8 +103,8 @@ def record_bytes(
         "provenance": provenance,
         "experiments": list(experiments),
         "suite": suite,
-        "skipped": dict(skipped),
-        "failed": dict(failed),
+        "skipped": {part: _one_line(why) for part, why in skipped.items()},
+        "failed": {part: _one_line(why) for part, why in failed.items()},
         "inputs": hashlib.sha256("\n".join(str(q["digest"]) for q in questions).encode()).hexdigest(),
         "questions": questions,
         "traces": [{"name": name, "digest": trace.digest} for name, trace in traces.items()],
@@ -125,6 +125,11 @@ def write_record(
 ) -> Path:
     """Write a record, whole or not at all; ``more`` is what ``record_bytes`` takes."""
     return files.write_atomic(path, record_bytes(answers, experiments, **more), replace=replace)
+
+
+def _one_line(text: str) -> str:
+    """What a library said, as reading accepts it."""
+    return "".join(c if c.isprintable() else " " for c in " ".join(text.split()))[:1000]
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
@@ -180,7 +185,8 @@ def _assemble(data: Any, arrays: dict[str, npt.NDArray[Any]], what: str) -> Reco
     traces = {}
     for i, entry in enumerate(data["traces"]):
         trace = read_trace(files.parse_json(arrays.pop(f"t{i:02}").tobytes(), what), what)
-        if not files.is_label(entry["name"], 60) or trace.digest != entry["digest"]:
+        known = entry["name"] in traces
+        if known or not files.is_label(entry["name"], 60) or trace.digest != entry["digest"]:
             raise RecordError(f"{what}: trace {i} has not the digest that the record states: it was changed.")
         traces[entry["name"]] = trace
     if arrays:
@@ -195,6 +201,7 @@ def _assemble(data: Any, arrays: dict[str, npt.NDArray[Any]], what: str) -> Reco
 def _origin(data: Mapping[str, Any]) -> str:
     """The digest of where a record comes from."""
     parts = {key: data[key] for key in ("numsim", "provenance", "experiments", "suite", "skipped", "failed", "traces")}
+    parts["parts"] = [q["part"] for q in data["questions"]]
     text = json.dumps(parts, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()
 

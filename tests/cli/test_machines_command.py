@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from numsim.cli import main
+from numsim.gpu import driver
 from tests.cli import fake
 
 
@@ -22,9 +23,7 @@ def call(capsys, *args):
 
 
 def test_machines(capsys, monkeypatch):
-    from numsim.machines import cuda
-
-    monkeypatch.setattr(cuda, "driver_found", lambda: False)
+    monkeypatch.setattr(driver, "driver_found", lambda: False)
     code, out, _ = call(capsys, "machines")
     assert code == 0 and all(len(line) <= 80 for line in out.splitlines())
     rows = {line.split()[0]: line for line in out.splitlines()[1:7]}
@@ -43,7 +42,7 @@ def test_a_records_card(capsys, monkeypatch):
     fake.install(monkeypatch.setattr, pictures=False)
     assert call(capsys, "record", "fast", "--machine", "ml_dtypes", "--out", "r.npz")[0] == 0
     code, out, _ = call(capsys, "machines", "r.npz")
-    assert code == 0 and "a recording of ml_dtypes" in out and "questions      1" in out and "rounds twice" in out
+    assert code == 0 and "a recording of ml_dtypes" in out and "questions          1" in out and "rounds twice" in out
 
 
 def test_machines_as_json(capsys):

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from numsim.cli import main
-from numsim.machines import ask, cuda, find_machine
+from numsim.gpu import driver
+from numsim.machines import ask, find_machine
 from numsim.machines.recorded import write_record
 
 WGMMA = "wgmma.m64n256k32.f32.e4m3.e4m3"
@@ -96,7 +97,7 @@ def test_a_recording_of_other_sums(capsys):
 
 
 def test_wrong_use(capsys, monkeypatch):
-    monkeypatch.setattr(cuda, "missing", lambda: "no NVIDIA GPU found")
+    monkeypatch.setattr(driver, "missing", lambda: "no NVIDIA GPU found")
     for args, code, text in (
         ((), 2, "which one? Example: numsim reveal --chip h200"),
         (("--chip", "h300"), 2, "did you mean h200"),

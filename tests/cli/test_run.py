@@ -17,6 +17,7 @@ import pytest
 import numsim
 from numsim.cli import main
 from numsim.experiments import get_experiment, list_experiments, results
+from numsim.gpu import driver
 from numsim.machines import numpy_cpu
 from numsim.machines.question import Answer
 from numsim.machines.verdict import Verdict
@@ -256,9 +257,7 @@ def test_nan_bits(capsys, monkeypatch):
     ],
 )
 def test_wrong_use(capsys, monkeypatch, args, code, words):
-    from numsim.machines import cuda
-
-    monkeypatch.setattr(cuda, "driver_found", lambda: False)
+    monkeypatch.setattr(driver, "driver_found", lambda: False)
     Path("file").write_text("mine")
     got, out, err = call(capsys, "run", *args)
     assert (got, out) == (code, "") and words in err and "Traceback" not in err and err.startswith("numsim: ")

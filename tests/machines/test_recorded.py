@@ -12,8 +12,9 @@ from numsim import files
 from numsim.errors import InputError, RecordError, UnavailableError
 from numsim.machines import Answer, ask, find_machine, get_machine
 from numsim.machines.emulated import Emulated
-from numsim.machines.recorded import parse_record, read_record, record_bytes, write_record
+from numsim.machines.recorded import _origin, parse_record, read_record, record_bytes, write_record
 from numsim.machines.verdict import compare
+from numsim.traces import Event, Trace
 
 
 def questions():
@@ -39,6 +40,24 @@ def good():
     return record_bytes(record(), ["swamping"])
 
 
+TRACES = {
+    "gpu": Trace("a run", [1, 2], {"scale": [8.0, float("inf")]}, [Event(2, "overflow")]),
+    "cpu": Trace("a run", [1, 2], {"scale": [8.0, 8.0]}),
+}
+SUITE = {
+    "suite": "casts",
+    "parts": ["a", "a", "b", "b", "b", ""],
+    "skipped": {"c": "no unit"},
+    "failed": {"d": "wrong sums"},
+    "traces": TRACES,
+}
+
+
+@pytest.fixture(scope="module")
+def of_a_suite():
+    return record_bytes(record(), ["swamping"], **SUITE)
+
+
 def test_what_comes_out_is_what_went_in(tmp_path):
     answers = record()
     path = write_record(tmp_path / "r.npz", answers, ["swamping"])
@@ -50,6 +69,19 @@ def test_what_comes_out_is_what_went_in(tmp_path):
         assert q.json == p.json and a.codes.dtype == b.codes.dtype and np.array_equal(a.codes, b.codes)
     with np.load(path, allow_pickle=False) as archive:  # plain numpy reads it, without pickle
         assert json.loads(archive["record"].tobytes())["provenance"]["machine"] == "numpy"
+
+
+def test_what_a_suite_adds(of_a_suite, tmp_path):
+    found = read_record(write_record(tmp_path / "r.npz", record(), ["swamping"], **SUITE))
+    assert (found.suite, list(found.parts)) == (SUITE["suite"], SUITE["parts"])
+    assert (found.skipped, found.failed) == (SUITE["skipped"], SUITE["failed"])
+    assert {name: t.digest for name, t in found.traces.items()} == {name: t.digest for name, t in TRACES.items()}
+    assert [e.kind for e in found.traces["gpu"].events] == ["overflow"]
+    assert (tmp_path / "r.npz").read_bytes() == of_a_suite
+    again = {name: getattr(found, name) for name in SUITE}
+    assert record_bytes(found.answers, found.experiments, **again) == of_a_suite
+    with pytest.raises(ValueError, match="zip"):
+        record_bytes(record(), parts=["a"])
 
 
 def test_the_same_answers_give_the_same_bytes(good):
@@ -163,7 +195,8 @@ DAMAGE = {
     "no questions": lambda d, a: [d["questions"].clear(), a.clear()],
     "questions that are a number": lambda d, a: set_in(d, "questions", 3),
     "a question that is null": lambda d, a: set_in(d, "questions", 0, None),
-    "another layout": lambda d, a: set_in(d, "numsim_record", 2),
+    "another layout": lambda d, a: set_in(d, "numsim_record", 3),
+    "the layout before": lambda d, a: set_in(d, "numsim_record", 1),
     "no provenance": lambda d, a: d.pop("provenance"),
     "a provenance without machine": lambda d, a: d["provenance"].pop("machine"),
     "a provenance that is deep": lambda d, a: set_in(d, "provenance", "cpu", {"a": [1]}),
@@ -174,17 +207,83 @@ DAMAGE = {
     "a version that is a number": lambda d, a: set_in(d, "numsim", 1),
     "experiments that are numbers": lambda d, a: set_in(d, "experiments", [1]),
     "an entry too many": lambda d, a: set_in(d, "more", 1),
+    "another suite": lambda d, a: set_in(d, "suite", "sums"),
+    "a suite that is a number": lambda d, a: set_in(d, "suite", 1),
+    "no suite": lambda d, a: d.pop("suite"),
+    "another part": lambda d, a: set_in(d, "questions", 0, "part", "b"),
+    "a part that is a number": lambda d, a: set_in(d, "questions", 0, "part", 1),
+    "a part with an escape sequence": lambda d, a: set_in(d, "questions", 0, "part", "\x1b[2J"),
+    "a part without end": lambda d, a: set_in(d, "questions", 0, "part", "a" * 81),
+    "no part": lambda d, a: d["questions"][0].pop("part"),
+    "another reason": lambda d, a: set_in(d, "skipped", "c", "nothing"),
+    "one skipped less": lambda d, a: d["skipped"].clear(),
+    "skipped that is a list": lambda d, a: set_in(d, "skipped", ["c"]),
+    "failed that is null": lambda d, a: set_in(d, "failed", None),
+    "failed without failure": lambda d, a: d["failed"].clear(),
+    "a trace less": lambda d, a: [d["traces"].pop(), a.pop("t01")],
+    "a trace's member gone": lambda d, a: a.pop("t00"),
+    "a trace's digest": lambda d, a: set_in(d, "traces", 0, "digest", "0" * 64),
+    "a trace's name": lambda d, a: set_in(d, "traces", 0, "name", "other"),
+    "a trace's numbers": lambda d, a: a.update({"t00": np.frombuffer(TRACES["cpu"].json.encode(), np.uint8) + 0}),
+    "a trace that is no text": lambda d, a: a.update({"t00": np.full(9, 0xFF, np.uint8)}),
+    "traces that are a number": lambda d, a: set_in(d, "traces", 1),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", DAMAGE)
-def test_changed_records(good, name):
+def test_changed_records(of_a_suite, name):
     with pytest.raises(RecordError):
-        parse_record(changed(good, DAMAGE[name]), "x.npz")
+        parse_record(changed(of_a_suite, DAMAGE[name]), "x.npz")
 
 
-def test_nothing_changed_is_fine(good):
-    assert parse_record(changed(good, lambda d, a: None), "x").machine == "numpy"
+def signed(good, change):
+    """A record that was changed by somebody who wrote its origin anew."""
+
+    def both(data, arrays):
+        change(data, arrays)
+        data["origin"] = _origin(data)
+
+    return changed(good, both)
+
+
+HOSTILE = {
+    "a suite with an escape sequence": lambda d, a: set_in(d, "suite", "\x1b[31m"),
+    "a suite without end": lambda d, a: set_in(d, "suite", "a" * 41),
+    "a suite that is null": lambda d, a: set_in(d, "suite", None),
+    "a reason with an escape sequence": lambda d, a: set_in(d, "skipped", "c", "\x1b[31m"),
+    "a reason of two lines": lambda d, a: set_in(d, "failed", "d", "a\nb"),
+    "a reason without end": lambda d, a: set_in(d, "skipped", "c", "a" * 1001),
+    "a reason that is a number": lambda d, a: set_in(d, "skipped", "c", 1),
+    "a part with an escape sequence": lambda d, a: d["failed"].update({"\x1b[2J": "x"}),
+    "skipped that is a list": lambda d, a: set_in(d, "skipped", [["c", "x"]]),
+    "failed that is a text": lambda d, a: set_in(d, "failed", "d"),
+    "traces that are a dict": lambda d, a: set_in(d, "traces", {}),
+    "a trace that is a text": lambda d, a: set_in(d, "traces", 0, "gpu"),
+    "a trace twice": lambda d, a: set_in(d, "traces", 1, {**d["traces"][0], "digest": d["traces"][1]["digest"]}),
+    "a trace's name with an escape sequence": lambda d, a: set_in(d, "traces", 0, "name", "\x1b[2J"),
+    "a trace's name that is a list": lambda d, a: set_in(d, "traces", 0, "name", []),
+    "a trace too many": lambda d, a: d["traces"].append({"name": "x", "digest": "0" * 64}),
+    "a member too many": lambda d, a: a.update({"t02": a["t00"]}),
+    "a record as a trace": lambda d, a: a.update({"t00": np.frombuffer(b"{}", np.uint8)}),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_forged_records_of_suites(of_a_suite, name):
+    with pytest.raises(RecordError) as error:
+        parse_record(signed(of_a_suite, HOSTILE[name]), "x.npz")
+    assert len(str(error.value)) < 400 and str(error.value).isprintable()
+
+
+def test_what_a_library_says_is_kept_on_one_line():
+    found = parse_record(record_bytes(record(), skipped={"c": "no\n  \x1b[2J" + "x" * 2000}), "x")
+    assert found.skipped["c"].startswith("no  [2Jxxx") and len(found.skipped["c"]) == 1000
+    assert found.parts == ("",) * 6 and (found.suite, found.failed, found.traces) == ("", {}, {})
+
+
+def test_nothing_changed_is_fine(of_a_suite):
+    for again in (changed, signed):
+        assert parse_record(again(of_a_suite, lambda d, a: None), "x").machine == "numpy"
 
 
 def test_other_files(good):

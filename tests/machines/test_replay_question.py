@@ -15,7 +15,7 @@ from numsim.errors import InputError, RecordError, UnavailableError
 from numsim.machines import ask, get_machine
 from numsim.machines.emulated import Emulated, emulate, has_kernel
 from numsim.machines.question import check_settings
-from numsim.machines.recorded import Recorded, parse_record, record_bytes
+from numsim.machines.recorded import Recorded, _origin, parse_record, record_bytes
 from numsim.machines.verdict import compare, compare_answers
 from numsim.scaling import GradScaler, get_scaler, list_scalers
 
@@ -297,8 +297,8 @@ def test_recordings(machine, tmp_path, monkeypatch, capsys):
         ('"system":"torch"', '"system":null'),
         ('"operation":"scaler"', '"operation":["scaler"]'),
         ('"inputs":["fp32"]', f'"inputs":"{"x" * 10**7}"'),
-        ('"numsim_record":1', f'"numsim_record":"{"x" * 10**6}"'),
-        ('"numsim_record":1', '"numsim_record":true'),
+        ('"numsim_record":2', f'"numsim_record":"{"x" * 10**6}"'),
+        ('"numsim_record":2', '"numsim_record":true'),
         ('"shape":[12]', '"shape":[[12]]'),
         ('"system":"torch"', '"system":["torch"]'),
         ('"system":"torch"', '"system":"flax"'),
@@ -328,8 +328,9 @@ def forged(options, codes, output="fp32"):
     digest = hashlib.sha256(json.dumps(question, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
     data = json.loads(files.parse_npz(recording(), "r.npz")["record"].tobytes()) | {
         "inputs": hashlib.sha256(digest.encode()).hexdigest(),
-        "questions": [{"question": question, "digest": digest, "answer": out}],
+        "questions": [{"question": question, "digest": digest, "answer": out, "part": ""}],
     }
+    data["origin"] = _origin(data)
     record = np.frombuffer(json.dumps(data).encode(), np.uint8)
     return files.npz_bytes({"record": record, "q00000.a0": codes, "q00000.answer": answer})
 

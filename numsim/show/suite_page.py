@@ -49,7 +49,8 @@ dt{font-weight:600;overflow-wrap:anywhere}dd{margin:0;overflow-wrap:anywhere;min
 table{border-collapse:collapse;width:100%;font-size:.92rem}tr{border-bottom:1px solid var(--line)}
 th,td{padding:.25rem .7rem .25rem 0;text-align:left;vertical-align:top}td{overflow-wrap:anywhere}
 th.number,td.number{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}
-@media (min-width:38rem){td:first-child{min-width:14rem}}@media (max-width:38rem){tr{display:grid;grid-template-columns:1fr 6rem 4rem}
+@media (min-width:38rem){td:first-child{min-width:14rem}}
+@media (max-width:38rem){tr{display:grid;grid-template-columns:1fr 6rem 4rem}
 th:last-child,td:last-child{grid-column:1/-1}}
 .mark{display:inline-block;width:1.3em;font-weight:700;color:var(--good)}
 .differs .mark,.failed .mark{color:var(--bad)}.skipped .mark,.told .mark{color:var(--soft)}
@@ -66,11 +67,11 @@ def page(suite: Suite, record: Record, rows: Sequence[Row], style: str = "page")
     style : "page" or "slide", of the pictures. Without matplotlib there are none, and the page says so.
     """
     title = f"{suite.title}: {record.provenance.get('device') or record.machine}"
-    held = suite_text.evidence(record)
+    held, notes = suite_text.evidence(record), suite.notes(record, rows)
     parts = [
         f"<h1>{escape(title)}</h1>", f"<p>{escape(suite.question)}</p>", _banner(record, rows),
         f"<p>{escape(held)}</p>" * bool(held), "<h2>Verdicts</h2>",
-        _table(rows), _differences(rows), _missing(record, rows), *_pictures(suite, record, style),
+        _table(rows), _items(map(escape, notes)) if notes else "", _differences(rows), _missing(record, rows), *_pictures(suite, record, style),
         "<h2>The machine</h2>", _terms(_facts(record)), _again(suite, record),
     ]  # fmt: skip
     if suite.sources:

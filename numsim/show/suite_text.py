@@ -171,6 +171,8 @@ def table_lines(suite: Suite, record: Record, rows: Sequence[Row], *, full: bool
     if cells:
         lines += _aligned(cells)
     lines += [[], *report.wrapped(f"{summary(record, rows)} {evidence(record)}".strip(), indent=2)]
+    for i, note in enumerate(suite.notes(record, rows)):
+        lines += report.wrapped(note, "" if i else "found")
     for kind, label in (("failed", "FAILED"), ("skipped", "skipped")):
         for why, parts in reasons(rows, kind).items() if not full else ():
             lines += report.wrapped(f"{why}: {told_parts(parts)}", label)

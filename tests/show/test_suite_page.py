@@ -156,6 +156,13 @@ def test_other_things_are_called_parts():
     assert "kept-bits, 2 parts" in lines(rows) and "20 of 20 parts" in lines(rows)
 
 
+def test_what_a_suite_finds_stands_below_the_table():
+    suite = replace(SUITE, notes=lambda record, rows: [f"{len(rows)} rows of <{record.machine}>", "more"])
+    shown = text.plain(suite_page.table_lines(suite, record(GOOD), GOOD))
+    assert "found     18 rows of <cuda>\n          more" in shown
+    assert "<li>18 rows of &lt;cuda&gt;</li><li>more</li>" in suite_page.page(suite, record(GOOD), GOOD)
+
+
 def test_nothing_answered():
     shown = lines(SKIPPED)
     assert "6 skipped." in shown and "needs compute capability 9.0" in shown and "same bits" not in shown

@@ -14,7 +14,7 @@ from numsim.errors import UnavailableError
 from numsim.experiments.experiment import Session
 from numsim.gpu.driver import DeviceError
 from numsim.machines import find_machine
-from numsim.machines.question import Question
+from numsim.machines.question import Answer, Question
 from numsim.machines.recorded import Record, record_bytes
 from numsim.machines.verdict import Verdict, compare_answers
 from numsim.traces import Trace
@@ -59,8 +59,9 @@ class Collector(Session):
         return codes
 
     def bytes(self, suite: str) -> bytes:
-        """The record of all this."""
-        return record_bytes(self.answers, suite=suite, parts=self.parts, skipped=self.missing, failed=self.failed,
+        """The record of all this; the seed is part of where it comes from."""
+        answers = [(q, Answer(a.codes, {**a.provenance, "seed": self.seed})) for q, a in self.answers]
+        return record_bytes(answers, suite=suite, parts=self.parts, skipped=self.missing, failed=self.failed,
                             traces=self.traces)  # fmt: skip
 
 
@@ -78,7 +79,8 @@ class Suite:
     """Questions for a machine that belong together, and what their answers are compared with.
 
     ask(collector) : asks; needs numpy, and torch where it says so; nothing else. compare(record) : a row for each part,
-    anywhere. draw(record, style) : pictures as (file stem, matplotlib figure, alt text).
+    anywhere. draw(record, style) : pictures as (file stem, matplotlib figure, alt text). notes(record, rows) :
+    sentences on what the verdicts mean, to stand below them.
     """
 
     name: str
@@ -88,6 +90,7 @@ class Suite:
     compare: Callable[[Record], Sequence[Row]]
     draw: Callable[[Record, str], Sequence[tuple[str, Any, str]]]
     sources: tuple[str, ...] = ()
+    notes: Callable[[Record, Sequence[Row]], Sequence[str]] = lambda record, rows: ()
 
 
 def collect(suite: Suite, machine: Any, seed: int = 1, say: Callable[[str], None] = lambda line: None) -> bytes:

@@ -1,0 +1,296 @@
+"""Tensor cores, one instruction at a time: every one that numsim has a record of for this GPU, bit for bit.
+
+Beside the sets of ``operands.py`` each is asked the probes of ``numsim.reveal``, which tell its parameters whatever
+they are; then whole products, the experiments on tensor cores, and the library's own products.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
+
+import numpy as np
+
+from numsim.codes import code_dtype
+from numsim.errors import InputError, UnavailableError
+from numsim.experiments import get_experiment
+from numsim.experiments.experiment import Session
+from numsim.formats import FP32, get_format
+from numsim.gpu.instructions import Instruction, chip_of
+from numsim.machines import find_machine
+from numsim.machines.question import LIBRARY, MMA, Answer, Question, ask
+from numsim.machines.recorded import Record, Recorded
+from numsim.machines.verdict import Verdict, compare_answers
+from numsim.reveal.operands import Interface
+from numsim.reveal.probes import sums_for
+from numsim.suites.differences import what_differs
+from numsim.suites.operands import Codes, Sets, matrices
+from numsim.suites.suite import Collector, Row, Suite, left_out
+from numsim.tensorcore.models import TYPES, Model, word_format
+from numsim.tensorcore.names import chip_name, list_models
+
+# Of the experiments on tensor cores, asked of one chip: smaller than in lectures, for every operand is in the record.
+EXPERIMENTS: Mapping[str, Mapping[str, Any]] = {
+    "kept-bits": {},
+    "chips": {"formats": ("fp16", "bf16", "tf32", "e4m3")},
+    "blocks": {},
+    "accumulator": {"longest": 1024, "outputs": 8},
+    "tf32": {"size": 16, "k": 128},
+    "invariance": {"formats": ("fp16",), "k": 256},
+}
+OUTPUTS, FEW = 1024, 256  # of a set: where both operands have one type of 8 bits or more, and else
+_FEW = ("finite", "near", "special", "scales", "scale special", "K x 2")
+_LARGE = ("f16", "bf16", "tf32", "e4m3")  # whole products: of these types
+_SIZE = (128, 128, 1024)  # M, N, K of the library's products
+_PRODUCTS: Sequence[tuple[str, str, str, Mapping[str, Any]]] = (  # function, operands, result, settings
+    ("torch.matmul", "fp16", "fp16", {}),
+    ("torch.matmul", "bf16", "bf16", {}),
+    ("torch.matmul", "fp32", "fp32", {}),
+    ("torch.matmul", "fp32", "fp32", {"allow_tf32": True}),
+    ("torch.matmul", "fp64", "fp64", {}),
+    ("torch._scaled_mm", "e4m3fn", "bf16", {}),
+    ("torch._scaled_mm", "e4m3fn", "bf16", {"use_fast_accum": True}),
+)
+
+
+# --- asking -----------------------------------------------------------------------------------------------------------
+def _ask(collector: Collector) -> None:
+    chip = chip_of_machine(collector.machine)
+    if not chip:
+        collector.missing["instructions"] = f"{collector.machine.name} has no tensor cores that numsim knows"
+    models = list_models(chip) if chip else ()
+    for model in models:
+        with collector.part(model.instruction):
+            for _, question in questions(model, collector.seed):
+                if collector.ask(question) is None:
+                    break
+    for model in _for_products(models):
+        with collector.part(_product_part(model)):
+            a, b, c = matrices(Instruction.of(model), collector.seed)
+            collector.ask(_question(model, (a, b, c)))
+    for name, parameters in EXPERIMENTS.items() if chip else ():
+        with collector.part(name):
+            get_experiment(name).run(collector, chips=[chip], **parameters)
+    for system, given, made, settings in _PRODUCTS:
+        with collector.part(_library_part(system, given, settings)):
+            collector.ask(_library(system, given, made, settings, collector.seed))
+
+
+def chip_of_machine(machine: Any) -> str:
+    """The chip whose records a machine is held against, or ""."""
+    try:
+        return str(getattr(machine, "chip", ""))
+    except UnavailableError:  # of a GPU that only torch can use
+        return ""
+
+
+def questions(model: Model, seed: int) -> Iterator[tuple[str, Question]]:
+    """(set, question) of everything that one instruction is asked."""
+    rare = model.a != model.b or TYPES[model.a].bits < 8
+    sets = Sets(Instruction.of(model), seed, FEW if rare else OUTPUTS)
+    for name, (a, b, c, *scales) in sets:
+        if not rare or name in _FEW:
+            rows, columns = (x[:, :, None] for x in (a, *scales[:1])), (x[:, None] for x in (b, *scales[1:]))
+            (left, *scale_a), (right, *scale_b) = rows, columns
+            yield name, _question(model, (left, right, c, *scale_a, *scale_b))
+    for name, sums in sums_for(Interface.of(model)).items():
+        yield f"probe {name}", _question(model, sums.arrays)
+
+
+def _question(model: Model, arrays: Sequence[Codes]) -> Question:
+    words = [word_format(t) for t in (model.a, model.b, model.c, *[model.scale] * 2 * bool(model.scale))]
+    return ask(MMA, words, TYPES[model.d], arrays, chip=model.chip, instruction=model.instruction)
+
+
+def _for_products(models: Sequence[Model]) -> list[Model]:
+    """One for each type: the unit that libraries use."""
+    chosen = [m for m in models if m.a == m.b and m.c == m.d == "f32" and not m.scale]
+    order = sorted(chosen, key=lambda m: (not m.instruction.startswith(("wgmma", "tcgen05")), -m.k))
+    found = [next((m for m in order if m.a == t), None) for t in _LARGE]
+    return [m for m in found if m is not None]
+
+
+def _product_part(model: Model) -> str:
+    return f"product of matrices, {model.instruction}"
+
+
+def _library_part(system: str, given: str, settings: Mapping[str, Any]) -> str:
+    return ", ".join([f"{system} of {given}", *settings])
+
+
+def _library(system: str, given: str, made: str, settings: Mapping[str, Any], seed: int) -> Question:
+    """A library's product of two matrices."""
+    f = get_format(given)
+    kind = {"fp16": "f16", "fp32": "f32", "fp64": "f64"}.get(f.name, {"e4m3fn": "e4m3"}.get(f.name, f.name))
+    i = Instruction("mma", 16, 8, 16, "f32", kind, kind, "f32")
+    a, b, _ = matrices(i, seed, *_SIZE)
+    one = np.array(0x3F800000, code_dtype(FP32))
+    scales = [one, one] if system == "torch._scaled_mm" else []
+    return ask(LIBRARY, [f, f, *[FP32] * len(scales)], get_format(made), [a[:, 0], b[0].T, *scales],
+               system=system, settings=settings)  # fmt: skip
+
+
+# --- comparing --------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class InstructionRow(Row):
+    """What an instruction comes to; ``sets`` are the verdicts on each set of operands, ``answers`` its answers."""
+
+    model: Model | None = None
+    sets: Mapping[str, Verdict] = field(default_factory=dict)
+    answers: Mapping[str, tuple[Question, Answer]] = field(default_factory=dict)
+
+
+def _compare(record: Record) -> list[Row]:
+    emulated, chip = find_machine("emulated"), _chip(record)
+    by_part: dict[str, list[tuple[Question, Answer]]] = {}
+    for part, answer in zip(record.parts, record.answers, strict=True):
+        by_part.setdefault(part, []).append(answer)
+    rows: list[Row] = []
+    for part, answers in by_part.items():
+        question = answers[0][0]
+        if question.operation == LIBRARY:
+            from numsim.suites.library import compare_product  # loaded where there is something to compare
+
+            rows.append(compare_product(part, *answers[0], chip=chip or None))
+        elif question.model is not None and part == question.instruction:
+            rows.append(_instruction_row(part, record, question.model, answers))
+        else:
+            rows.append(Row(part, compare_answers(answers, emulated, name=record.machine)))
+    return [*rows, *left_out(record)]
+
+
+def _instruction_row(
+    part: str, record: Record, model: Model, answers: Sequence[tuple[Question, Answer]]
+) -> InstructionRow:
+    emulated, total = find_machine("emulated"), Verdict(record.machine, "emulated")
+    names = {q.digest: name for name, q in questions(model, int(record.provenance.get("seed", 1)))}
+    named = {names.get(q.digest, f"set {n}"): (q, a) for n, (q, a) in enumerate(answers)}
+    sets = {name: compare_answers([answer], emulated, name=record.machine) for name, answer in named.items()}
+    for verdict in sets.values():
+        total += verdict
+    return InstructionRow(part, total, "", model, sets, named)
+
+
+def _chip(record: Record) -> str:
+    """The chip whose records were asked for, or ""."""
+    asked = [q.chip for q, _ in record.answers if q.chip]
+    if asked or record.machine != "cuda":
+        return str(asked[0]) if asked else ""
+    capability = str(record.provenance.get("compute_capability", "0.0")).split(".")
+    return chip_of(str(record.provenance.get("device")), (int(capability[0]), int(capability[-1])))
+
+
+# --- what it decides --------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Open:
+    """A question that public results leave open: which instructions and sets decide it."""
+
+    what: str
+    instructions: str
+    sets: Sequence[str] = ("*",)
+
+    def verdict(self, rows: Sequence[InstructionRow]) -> tuple[int, Verdict]:
+        """Of how many instructions, and what their sets come to."""
+        own = [row for row in rows if any(fnmatchcase(row.part, p) for p in self.instructions.split())]
+        total = Verdict("", "emulated")
+        for row in own:
+            for name, verdict in row.sets.items():
+                if any(fnmatchcase(name, p) for p in self.sets):
+                    total += verdict
+        return len(own), total
+
+
+OPEN = (
+    Open("FP8 on Hopper's own unit, with c: 13 bits, blocks of 32, c early", "wgmma.*.e?m?.e?m?"),
+    Open("TF32 with every k: blocks of 8 from Hopper on, of 4 before",
+         "mma.m16n8k8.*.tf32.* wgmma.*.tf32.* tcgen05.*.tf32.*"),
+    Open("TF32 through wmma: blocks of 4", "wmma.*"),
+    Open("FP8 mma.sync: which k go together, and in which order", "mma.*.e4m3.* mma.*.e5m2.*"),
+    Open("the lowest exponent E0 of BF16 and TF32 to FP32, and of FP16 to FP16", "*.bf16.* *.tf32.* *.f16.f16.f16*",
+         ("floor", "tiny", "probe tiny")),
+    Open("subnormal operands that hold the largest exponent, subnormal c", "*", ("subnormal", "probe subnormals")),
+    Open("zeros of both signs", "*", ("zeros", "probe zeros")),
+    Open("NaNs and infinities", "*", ("special", "bits", "probe specials")),
+    Open("overflow of truncated sums", "*", ("overflow", "probe overflow")),
+    Open("FP16 results: rounded once, and F", "*.f16.*.*", ("ladder", "near", "probe roundings", "probe small *")),
+    Open("FP64: one fused multiply-add after another", "*.f64.*"),
+    Open("FP16 c with FP32 sums", "*.f32.f16.f16.f16"),
+    Open("block scales, and scales that are NaN, least and largest", "*.ue8m0 *.ue4m3"),
+    Open("several instructions in a row", "*", ("K x *",)),
+)  # fmt: skip
+
+
+def _notes(record: Record, rows: Sequence[Row]) -> list[str]:
+    """What the record decides of what is open, whose evidence it would raise, and what differs in which way."""
+    own = [row for row in rows if isinstance(row, InstructionRow)]
+    told = []
+    for question in OPEN:
+        count, verdict = question.verdict(own)
+        if verdict.compared:
+            says = f"NOT as modelled: {verdict.differ} differ" if verdict.differ else "as modelled"
+            says += f", {verdict.nan} NaNs of another code" if verdict.nan else ""
+            told.append(f"{question.what}: {says}, of {verdict.compared:,} results of {count} "
+                        f"instruction{'s' * (count != 1)}")  # fmt: skip
+    told += _evidence(record, own)
+    for row in own:
+        if row.verdict.differ and row.model is not None:
+            told += what_differs(row.model, row.answers, {n: v.differ for n, v in row.sets.items()})
+    return told
+
+
+def _evidence(record: Record, rows: Sequence[InstructionRow]) -> Iterator[str]:
+    """Whose evidence these answers would raise: one line for those that have the same."""
+    chip, device = _chip(record), str(record.provenance.get("device", record.machine))
+    try:
+        same = chip_name(device) == chip
+    except InputError:
+        same = False
+    if rows and not same:
+        yield f"numsim has no records of {device} itself: these are those of {chip}, and no evidence is raised"
+        return
+    raised: dict[str, list[str]] = {}
+    for row in rows:
+        if row.model is None:
+            continue
+        evidence = row.model.evidence
+        if row.verdict.differ or (row.verdict.nan and row.model.nan_documented):
+            raised.setdefault(f"would not raise the evidence of {chip}, for it differs", []).append(row.part)
+        elif evidence.level != "validated":
+            raised.setdefault(f"would raise {chip} from {evidence.level} to validated", []).append(row.part)
+        elif evidence.note:
+            raised.setdefault(f"would settle for {chip} what its recordings leave open ({evidence.note})", []).append(
+                row.part
+            )
+    for what, parts in raised.items():
+        named = parts if len(parts) < 4 else [f"{len(parts)} instructions", parts[0], "...", parts[-1]]
+        yield f"{what}: {', '.join(named)}"
+
+
+# --- drawing ----------------------------------------------------------------------------------------------------------
+def _draw(record: Record, style: str) -> list[tuple[str, Any, str]]:
+    """The experiments' own pictures, of what this machine answered."""
+    machine, chip = Recorded(), _chip(record)
+    machine.record, machine.answers = record, {q.digest: a for q, a in record.answers}
+    pictures: list[tuple[str, Any, str]] = []
+    for name, parameters in EXPERIMENTS.items():
+        if name in record.parts:
+            experiment = get_experiment(name)
+            pictures += experiment.draw(experiment.run(Session(machine), chips=[chip], **parameters), style)
+    return pictures
+
+
+SUITE = Suite(
+    name="tensorcore",
+    title="Tensor cores, one instruction at a time",
+    question="Does each tensor-core instruction of this GPU compute what numsim's model of the chip says, bit for bit?",
+    ask=_ask,
+    compare=_compare,
+    draw=_draw,
+    notes=_notes,
+    sources=(
+        "P. Xie et al., arXiv:2511.10909v2 (2026); F. Khattak, M. Mikaitis, ACM TACO 23(3) (2026)",
+        "NVIDIA, Parallel Thread Execution ISA 9.0, sections 9.7.14 to 9.7.16",
+    ),
+)

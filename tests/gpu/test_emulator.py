@@ -106,13 +106,15 @@ CUSTOM = [
 @needs_cpp
 @pytest.mark.parametrize("unit", CUSTOM, ids=str)
 def test_units_that_no_chip_has(unit, gpu):
-    """Blocks that do not fill an instruction, kept bits around those of a product and of c, high and low floors."""
+    """Blocks that fill neither an instruction nor a panel, kept bits around those of a product and of c, high and low
+    floors."""
     m = replace(F16, chip="?", unit=unit)
     rng = np.random.default_rng(CUSTOM.index(unit))
-    a, b, *_ = drawn(m, 2, 2, rng)
-    c = starts(m, len(a), rng)
-    right = products.dots(a, b, c, m, None, None, None)
-    assert_same(emulator.multiply(gpu, m, a, b, c), right, m, a, b, c)
+    a, b, *_ = drawn(m, 1, 5, rng)
+    c = starts(m, (len(a), len(b)), rng)
+    right = products.chains(a, b.T, c, m, None, None, None)
+    assert_same(emulator.multiply(gpu, m, side(a, 1), b, c), right, m, a, b, c)
+    assert_same(emulator.multiply(gpu, m, a, b, c.diagonal()), right.diagonal(), m, a, b, c.diagonal())
 
 
 @needs_cpp

@@ -71,7 +71,8 @@ def page(suite: Suite, record: Record, rows: Sequence[Row], style: str = "page")
     parts = [
         f"<h1>{escape(title)}</h1>", f"<p>{escape(suite.question)}</p>", _banner(record, rows),
         f"<p>{escape(held)}</p>" * bool(held), "<h2>Verdicts</h2>",
-        _table(rows), _items(map(escape, notes)) if notes else "", _differences(rows), _missing(record, rows), *_pictures(suite, record, style),
+        _table(rows), _items(map(escape, notes)) if notes else "", _differences(rows), _missing(record, rows),
+        *_pictures(suite, record, style),
         "<h2>The machine</h2>", _terms(_facts(record)), _again(suite, record),
     ]  # fmt: skip
     if suite.sources:

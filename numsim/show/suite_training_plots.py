@@ -33,7 +33,7 @@ _BELOW = "Not bit by bit: two devices add up products in different orders, and a
 
 # --- loss-scaling -----------------------------------------------------------------------------------------------------
 def loss_scaling(traces: Mapping[str, Trace], here: Mapping[str, Trace | None], style: str = "page") -> Drawn:
-    """The scales with their overflows; where gradients lie, on the machine and here; shares of zeros likewise."""
+    """The scales with their overflows; where gradients lie, on the machine and here; what underflow takes."""
     check_style(style)
     drawn: Drawn = []
     if scaled := {name: trace for name, trace in traces.items() if "scale" in trace.series}:
@@ -48,14 +48,14 @@ def loss_scaling(traces: Mapping[str, Trace], here: Mapping[str, Trace | None], 
                 kinds.setdefault((trace.about.get("dtype"), "scale" in trace.series), name)
             drawn += [
                 _ranges({n: traces[n] for n in kinds.values()}, here, style),
-                _zeros(traces, here, style),
+                _lost(traces, here, style),
             ]
     return drawn
 
 
 def _ranges(traces: Mapping[str, Trace], here: Mapping[str, Trace | None], style: str) -> tuple[str, Picture, str]:
     """Largest and least gradients, a panel for each run and layer."""
-    layers = [name.removesuffix(" zeros") for name in next(iter(traces.values())).series if _is_share(name)]
+    layers = _layers(next(iter(traces.values())))
     size, rows = type_size(style), len(traces)
     figure = new_picture(style, 0.22 + 0.2 * rows)
     panels, legend = _panels(figure, rows, len(layers))
@@ -84,9 +84,8 @@ def _ranges(traces: Mapping[str, Trace], here: Mapping[str, Trace | None], style
     return "loss-scaling-ranges", figure, alt
 
 
-def _zeros(traces: Mapping[str, Trace], here: Mapping[str, Trace | None], style: str) -> tuple[str, Picture, str]:
-    """The share of zeros in the last layer's gradients, which has no dark pixels below it."""
-    last = [name for name in next(iter(traces.values())).series if _is_share(name)][-1]
+def _lost(traces: Mapping[str, Trace], here: Mapping[str, Trace | None], style: str) -> tuple[str, Picture, str]:
+    """Bars: the share of gradients that is zero, and would not be in FP32 at the same weights."""
     figure = new_picture(style, 0.2 + 0.07 * len(traces))
     axes, size = figure.subplots(), type_size(style)
     said = []
@@ -94,16 +93,21 @@ def _zeros(traces: Mapping[str, Trace], here: Mapping[str, Trace | None], style:
         shares = []
         for of, shift, color, hatch in ((trace, -0.2, BLUE, ""), (here[name], 0.2, ORANGE, "////")):
             if of is not None:
-                shares.append(float(np.mean(of[last])))
+                shares.append(float(np.mean([of[f"{layer} lost"] for layer in _layers(of)])))
                 axes.barh(y + shift, shares[-1], 0.36, color=color, hatch=hatch, edgecolor="white")
                 axes.text(shares[-1], y + shift, f" {percent(shares[-1])}", va="center", fontsize=size * 0.85)
         said.append(f"{name} {' and '.join(map(percent, shares))}")
     ticks(axes.yaxis, range(len(traces)), list(traces))
     axes.invert_yaxis()
+    axes.margins(x=0.12)
     ticks(axes.xaxis, [], [])
-    finding = f"Zeros among the gradients of {last.split()[0]}, mean of all steps"
-    headline(figure, finding, f"Blue: the machine. Hatched: this CPU. FP32 shows what ReLU makes zero. {_BELOW}")
-    return "loss-scaling-zeros", figure, f"{finding}, on the machine and on this CPU: {listed(said)}. {_BELOW}"
+    finding = "Gradients that underflow makes zero: in FP32, at the same weights, they are not"
+    headline(figure, finding, f"Blue: the machine. Hatched: this CPU. Mean of all layers and steps. {_BELOW}")
+    return "loss-scaling-lost", figure, f"{finding}. On the machine and on this CPU: {listed(said)}. {_BELOW}"
+
+
+def _layers(trace: Trace) -> list[str]:
+    return [name.removesuffix(" lost") for name in trace.series if name.endswith(" lost")]
 
 
 # --- fp8 --------------------------------------------------------------------------------------------------------------
@@ -129,7 +133,7 @@ def _lags(traces: Mapping[str, Trace], style: str) -> Drawn:
         recipe, tensor = name.split()
         axes = panels[rows.index(recipe), columns.index(tensor)]
         amax_lines(axes, trace, 0, size)
-        axes.set_title(name, fontweight="normal", fontsize=size * 0.9)
+        axes.set_title(trace.title, fontweight="normal", fontsize=size * 0.9)
         axes.yaxis.set_major_locator(MaxNLocator(4, integer=True))
         axes.yaxis.set_major_formatter(lambda y, _: power(y))
         axes.tick_params(labelbottom=recipe == rows[-1])
@@ -138,7 +142,8 @@ def _lags(traces: Mapping[str, Trace], style: str) -> Drawn:
     figure.supylabel("magnitude", fontsize=size)
     handles, labels = panels[0, 0].get_legend_handles_labels()
     legend.legend(handles, labels, loc="center left", ncols=len(labels), frameon=False)
-    finding = "Scales of FP8 tensors lag a step behind what they scale"
+    steps, clips = (sum(map(len, x)) for x in (shown.values(), (t.happened("clipped") for t in shown.values())))
+    finding = f"Delayed scales lag a step behind their tensors: values clip in {clips} of {steps} casts"
     below = "Limit: the format's largest number / the scale in use, which earlier amaxes have made; the first is 1."
     headline(figure, finding, below)
     alt = f"{finding}. Line charts of amaxes and limits; steps in which values clip: {listed(clipped)}."
@@ -193,10 +198,6 @@ def _panels(figure: Picture, rows: int, columns: int, *, shared: bool = True) ->
         if shared:
             panels[at].label_outer()
     return panels, legend
-
-
-def _is_share(name: str) -> bool:
-    return name.endswith(" zeros") and not name.startswith("scaled")
 
 
 def _log2(values: Any) -> Any:

@@ -307,10 +307,12 @@ def _series(record: Record) -> tuple[dict[str, Trace], dict[str, Codes]]:
         if head == "amax:":
             amaxes[what] = np.asarray(decode(a.codes, FP32))
         elif what == "codes" and q.operation == "mul":
-            tensor = head.split()[1]
+            recipe, tensor = head.split()
+            settings = RECIPES[recipe]
+            title = f"{head}, margin {settings.margin}" if settings else head
             limits, amax = float(FORMATS[tensor].max) / decode(q.arrays[1].ravel(), FP32), amaxes[tensor]
             clipped = tuple(Event(int(i), "clipped") for i in np.flatnonzero(amax > limits))
-            traces[head] = Trace(head, np.arange(amax.size), {"amax": amax, "clip limit": limits}, clipped)
+            traces[head] = Trace(title, np.arange(amax.size), {"amax": amax, "clip limit": limits}, clipped)
         elif what == "codes":
             codes[head] = a.codes
     return traces, codes

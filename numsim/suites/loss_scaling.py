@@ -87,7 +87,7 @@ def _compare(record: Record) -> list[Row]:
     rows = compare_parts(record)
     strings = {part: q for part, (q, _) in zip(record.parts, record.answers, strict=True) if q.operation in REPLAYS}
     for name, trace in record.traces.items():
-        _check(name, trace, ["loss", *_of_layers("amax"), *_of_layers("zeros")])
+        _check(name, trace, ["loss", *(s for what in ("amax", "least", "lost") for s in _of_layers(what))])
         if string := strings.get(f"{name}: scale"):
             rows += _replayed(record.machine, name, trace, string)
         rows.append(_beside(record.machine, name, trace))
@@ -116,11 +116,11 @@ def _part(trace: Trace, names: Sequence[str]) -> Trace:
 
 
 def _beside(machine: str, name: str, trace: Trace) -> Row:
-    """What no bits predict: the share of zeros and the loss, with those of the same training on this CPU."""
+    """What no bits predict: what underflow makes zero, and the loss; with those of the same training on this CPU."""
     here = beside(trace)
-    note = f"zeros {percent(zeros(trace))}, loss {final_loss(trace):.2g}; no torch for a CPU's"
+    note = f"lost {percent(lost(trace))}, loss {final_loss(trace):.2g}; no torch for a CPU's"
     if here:
-        note = f"zeros {percent(zeros(trace))} (CPU {percent(zeros(here))}), "
+        note = f"lost {percent(lost(trace))} (CPU {percent(lost(here))}), "
         note += f"loss {final_loss(trace):.2g} ({final_loss(here):.2g})"
     return Row(f"{name}: course", Verdict(machine, "torch-cpu"), note)
 
@@ -142,10 +142,9 @@ def _trained(options: str) -> Trace | None:
         return None
 
 
-def zeros(trace: Trace) -> float:
-    """The mean share of zeros in the gradients of all layers, over the steps without overflow."""
-    clean = np.isfinite([trace[series] for series in _of_layers("amax")]).all(axis=0)
-    return float(np.mean([trace[series][clean] for series in _of_layers("zeros")])) if clean.any() else np.nan
+def lost(trace: Trace) -> float:
+    """The mean share of gradients that underflow makes zero, of all layers and steps."""
+    return float(np.mean([trace[series] for series in _of_layers("lost")]))
 
 
 def final_loss(trace: Trace) -> float:
@@ -174,8 +173,9 @@ SUITE = Suite(
     title="Loss scaling on a real device",
     question=(
         "A small network learns the digits in FP16 under torch.autocast and GradScaler. Is every scale, every count "
-        "and every unscaled gradient what numsim's scaler makes of the same overflows? Its loss and the share of zeros "
-        "among its gradients stand beside those of a run on this CPU, not bit by bit: devices add in different orders."
+        "and every unscaled gradient what numsim's scaler makes of the same overflows? Its loss and the share of "
+        "gradients that underflow makes zero stand beside those of a run on this CPU, not bit by bit: two devices add "
+        "in different orders."
     ),
     ask=_ask,
     compare=_compare,

@@ -6,7 +6,7 @@ images. The matrix products are the device's own: two devices add in other order
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -80,7 +80,7 @@ def train(
     and "tracker" after the step, and events overflow, growth and spike. All have the loss, and of each layer's gradient
     (weight and bias) "amax", "least" (the least magnitude that is not 0; NaN where there is none), "zeros" and "below"
     (shares of zeros, and of what lies between 0 and FP16's least normal number); with a scaler each also as "scaled",
-    before it is unscaled.
+    before it is unscaled. "lost" is the share of zeros that are none in FP32, at the same weights.
     Raises ``InputError`` for parameters that are none, ``UnavailableError`` where torch or its GPU is missing or fails.
     Cost: some milliseconds a step.
     Source: torch.autocast and torch.amp.GradScaler; the digits are ``numsim.data.load_digits``.
@@ -151,6 +151,7 @@ class _Network:
         with torch.autocast(self.device, dtype=self.dtype, enabled=self.dtype != torch.float32):
             inputs, outputs = self.forward(self.pixels[at])
             loss = torch.nn.functional.cross_entropy(outputs[-1], self.labels[at])
+        exact = self.exact(at)
         outputs[_KEPT].retain_grad()
         self.optimizer.zero_grad()
         (loss if scaler is None else scaler.scale(loss)).backward()
@@ -172,15 +173,26 @@ class _Network:
             state = scaler.state_dict()
             row |= {"scale": state["scale"], "tracker": state["_growth_tracker"]}
         tensors["gradient"] = _codes(self.layers[_KEPT][0].grad)
-        return row | self.ranges() | scaled, tensors
+        return row | self.ranges() | self.lost(exact) | scaled, tensors
+
+    def exact(self, at: Any) -> list[Any]:
+        """The gradients in FP32, not scaled: what underflow is measured by."""
+        loss = self.torch.nn.functional.cross_entropy(self.forward(self.pixels[at])[1][-1], self.labels[at])
+        return list(self.torch.autograd.grad(loss, [x for layer in self.layers for x in layer]))
 
     def ranges(self, prefix: str = "") -> dict[str, float]:
         """Where the gradients of each layer lie."""
         row: dict[str, float] = {}
         for name, layer in zip(LAYERS, self.layers, strict=True):
-            values = np.concatenate([_codes(x.grad).view(np.float32).ravel() for x in layer])
-            sizes = np.abs(values)
-            row |= {f"{prefix}{name} {what}": number for what, number in _ranges(sizes).items()}
+            row |= {f"{prefix}{name} {what}": number for what, number in _ranges(_sizes(x.grad for x in layer)).items()}
+        return row
+
+    def lost(self, exact: Sequence[Any]) -> dict[str, float]:
+        """The share of each layer's gradients that is 0 here and not in FP32."""
+        row = {}
+        for i, (name, layer) in enumerate(zip(LAYERS, self.layers, strict=True)):
+            here, there = _sizes(x.grad for x in layer), _sizes(exact[2 * i : 2 * i + 2])
+            row[f"{name} lost"] = float(np.mean((here == 0) & (there != 0)))
         return row
 
     def accuracy(self) -> float:
@@ -209,6 +221,10 @@ def _codes(x: Any) -> Codes:
     return np.array(x.detach().float().cpu().numpy(), np.float32).view(np.uint32)
 
 
+def _sizes(gradients: Iterable[Any]) -> npt.NDArray[np.float32]:
+    return np.asarray(np.abs(np.concatenate([_codes(x).view(np.float32).ravel() for x in gradients])))
+
+
 def _ranges(sizes: npt.NDArray[np.float32]) -> dict[str, float]:
     positive = sizes[sizes > 0]
     return {
@@ -224,7 +240,7 @@ def _trace(device: str, about: dict[str, Any], rows: Sequence[Mapping[str, float
     series: dict[str, Any] = {}
     for name in rows[0]:
         numbers = np.array([row[name] for row in rows], np.float64)
-        plain = name.split()[-1] in ("loss", "tracker", "zeros", "below")
+        plain = name.split()[-1] in ("loss", "tracker", "zeros", "below", "lost")
         series[name] = numbers if plain else from_codes(numbers.astype(np.float32).view(np.uint32), FP32)
     events = [Event(step, "spike", "an infinity in linear1's gradient") for step in about["spikes"]]
     for step, row in enumerate(rows, 1):

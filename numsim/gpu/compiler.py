@@ -28,6 +28,8 @@ class Compiler:
         self._nvrtc = nvrtc
         try:
             self.version: tuple[int, int] = tuple(self._call(nvrtc.nvrtcVersion))
+        except UnavailableError:
+            raise
         except (RuntimeError, OSError):  # the bindings load the library at the first call
             raise UnavailableError(f"NVRTC, NVIDIA's run-time compiler, is missing: {INSTALL}") from None
 
@@ -35,7 +37,7 @@ class Compiler:
         code, *values = function(*arguments)
         if int(code):
             name = self._nvrtc.nvrtcGetErrorString(code)[1].decode()
-            raise UnavailableError(f"NVRTC {getattr(self, 'version', '')}: {function.__name__}: {name}")
+            raise UnavailableError(f"NVRTC: {function.__name__}: {name}")
         return list(values)
 
     def compile(self, kernel: Kernel, architecture: str, *, ptx: bool = False) -> bytes:
@@ -60,10 +62,10 @@ class Compiler:
             (code,) = n.nvrtcCompileProgram(program, len(options), options)
             if int(code):
                 log = self._output(program, "ProgramLog").decode(errors="replace").strip("\0\n ")
-                first = next((line for line in log.splitlines() if "error" in line), log or str(code))
-                raise UnavailableError(
-                    f"NVRTC {self.version[0]}.{self.version[1]} does not compile for {architecture}: {first.strip()}"
-                )
+                first = next((line for line in log.splitlines() if "error" in line), log or code.name)
+                cure = f". Another version may: {INSTALL}" if "--gpu-architecture" in first else ""
+                version = f"{self.version[0]}.{self.version[1]}"
+                raise UnavailableError(f"NVRTC {version} does not compile for {architecture}: {_line(first)}{cure}")
             return self._output(program, kind)
         finally:
             self._call(n.nvrtcDestroyProgram, program)
@@ -96,5 +98,5 @@ def _keep(key: str, image: bytes) -> None:
                            hashlib.sha256(image).digest() + image)  # fmt: skip
 
 
-def _line(error: BaseException) -> str:
+def _line(error: BaseException | str) -> str:
     return " ".join(str(error).split())[:120]

@@ -11,6 +11,7 @@ extern "C" __global__ void chain(const unsigned *a, const unsigned *b, const uns
     unsigned from_a[A], from_b[B], before[C], after[D];
     for (int i = 0; i < C; i++)
         before[i] = c[(tile * THREADS + thread) * C + i];
+#pragma unroll 1 // the instruction stands in the program once
     for (int step = 0; step < steps; step++) {
         for (int i = 0; i < A; i++)
             from_a[i] = a[((row * steps + step) * THREADS + thread) * A + i];

@@ -10,6 +10,7 @@ extern "C" __global__ void chain(const unsigned *a, const unsigned *b, const uns
     unsigned from_a[A], sum[D];
     for (int i = 0; i < D; i++)
         sum[i] = c[(tile * THREADS + thread) * D + i];
+#pragma unroll 1
     for (int step = 0; step < steps; step++) {
         for (int i = 0; i < A; i++)
             from_a[i] = a[((row * steps + step) * THREADS + thread) * A + i];

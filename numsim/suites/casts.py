@@ -6,9 +6,8 @@ than numsim's default, its bits are those of numsim with that policy, or they ar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +22,9 @@ from numsim.machines.recorded import Record, Recorded
 from numsim.machines.verdict import Verdict, compare
 from numsim.suites.statistics import random_words, same_codes
 from numsim.suites.suite import Collector, Row, Suite, left_out
+
+if TYPE_CHECKING:
+    from numsim.show.suite_plots import Drawn
 
 Codes = npt.NDArray[Any]
 WIDE = (FP64, FP32, FP16, BF16)
@@ -83,7 +85,9 @@ def _telling(source: Format, target: Format, seed: int) -> Codes:
     special = [0, 1, one - 1, one, infinity - 1, infinity, infinity | 1, infinity | one >> 1, infinity | one - 1]
     magnitudes = np.concatenate([codes, *near, np.array(special, np.uint64)])
     sign = np.uint64(source.sign_mask)
-    found: Codes = np.unique(np.concatenate([magnitudes, magnitudes | sign, _random(source, _RANDOM, seed)]))
+    found: npt.NDArray[np.uint64] = np.unique(
+        np.concatenate([magnitudes, magnitudes | sign, _random(source, _RANDOM, seed)])
+    )
     return found
 
 
@@ -102,7 +106,7 @@ def single(operation: str, format: Format, seed: int) -> Question:
 
 
 def _random(format: Format, count: int, seed: int) -> npt.NDArray[np.uint64]:
-    return random_words(count, seed) >> np.uint64(64 - format.bits)
+    return np.asarray(random_words(count, seed) >> np.uint64(64 - format.bits))
 
 
 # --- comparing --------------------------------------------------------------------------------------------------------
@@ -163,7 +167,8 @@ def _with_policy(q: Question, policy: CastPolicy) -> Codes:
     return emulate(ask(q.operation, q.inputs, q.output, q.arrays, **options))
 
 
-def draw(record: Record, style: str) -> Sequence[tuple[str, Any, str]]:
+def draw(record: Record, style: str) -> Drawn:
+    """A map of all casts."""
     from numsim.show import suite_plots  # matplotlib comes in only where pictures are made
 
     return suite_plots.casts(compare_all(record), record, style)

@@ -39,7 +39,8 @@ def in_statistics(
     best = max(same, key=lambda name: int(same[name].sum()))
     equal, name = int(same[best].sum()), str(answer.provenance.get("machine"))
     if equal == codes.size:
-        return named(part, answer, candidates[best], best)
+        others = len(same) > 1 and all(hits.all() for hits in same.values())
+        return named(part, answer, candidates[best], "any order gives them" if others else best)
     with np.errstate(all="ignore"):
         values, ours = (np.asarray(decode(x, f)) for x in (codes, candidates[best]))
         ulps = _ulps(exact, f)
@@ -58,8 +59,8 @@ def in_statistics(
     worst = float(np.max(np.abs(values - exact)[known] / ulps[known], initial=0))
     says = f"{unexplained} UNEXPLAINED, beyond any order's error" if unexplained else UNKNOWN_ORDER
     note = (
-        f"{says}: {100 * equal / codes.size:.0f} % of the bits as {best}; RMS error {errors[0]:.1e} ({errors[1]:.1e}), "
-        f"largest {worst:.1f} ulp"
+        f"{says}: {equal} of {codes.size} as {best}; RMS error {errors[0]:.1e} ({errors[1]:.1e}), largest "
+        f"{worst:.1f} ulp"
     )
     return Row(part, verdict, note)
 

@@ -41,6 +41,19 @@ class Cuda(TorchLibrary):
         gpu = driver.device()
         return chip_of(gpu.name, gpu.capability)
 
+    @property
+    def dtypes(self) -> dict[str, Any]:
+        return {} if self._without_torch else super().dtypes
+
+    @property
+    def computes(self) -> tuple[str, ...]:
+        return () if self._without_torch else super().computes
+
+    @property
+    def capability(self) -> tuple[int, int]:
+        found = self.torch.cuda.get_device_capability() if self._without_kernels() else driver.device().capability
+        return int(found[0]), int(found[1])
+
     def can(self, question: Question | None = None) -> Can:
         """Without a question: yes where one half works, with what the other one lacks."""
         if question is not None:

@@ -16,14 +16,14 @@ _FP8 = ("e4m3fn", "e5m2")
 
 
 def why_not(machine: Any, q: Question) -> str:
-    """Why a machine (with ``torch``, ``torch_device``, ``dtypes``, ``computes``) has no answer from torch, or ""."""
-    torch, cuda = machine.torch, machine.torch_device != "cpu"
+    """Why a machine (a ``TorchLibrary``) has no answer from torch, or ""."""
+    torch = machine.torch
     if not hasattr(torch, _name(q)):
         return f"torch {torch.__version__} has no {q.system}"
     for flag, _ in q.settings:
-        if not cuda:
+        if not machine.capability:
             return f"{flag} changes nothing on a CPU"
-        if flag in FUNCTIONS["torch.matmul"][1] and not hasattr(torch.backends.cuda.matmul, flag):
+        if flag.startswith("allow_fp16") and not hasattr(torch.backends.cuda.matmul, flag):
             return f"torch {torch.__version__} has no {flag}"
     scaled = q.system == "torch._scaled_mm"
     for f in q.inputs[:2]:
@@ -33,11 +33,10 @@ def why_not(machine: Any, q: Question) -> str:
         return f"{q.system} gives no {q.output}"
     if q.system == "torch.matmul" and len({*q.inputs, q.output}) > 1:
         return "torch.matmul multiplies numbers of one format, and gives that format"
-    return _why_not_scaled(torch, q) if scaled and cuda else ""
+    return _why_not_scaled(machine.capability, q) if scaled and machine.capability else ""
 
 
-def _why_not_scaled(torch: Any, q: Question) -> str:
-    capability = torch.cuda.get_device_capability()
+def _why_not_scaled(capability: tuple[int, int], q: Question) -> str:
     if capability < (8, 9):
         return f"torch._scaled_mm needs compute capability 8.9, and this GPU has {capability[0]}.{capability[1]}"
     (m, k), n = q.arrays[0].shape, q.shape[1]
@@ -73,7 +72,7 @@ def _name(q: Question) -> str:
 def flags(torch: Any, wanted: Mapping[str, bool]) -> Iterator[None]:
     """Flags of products on a GPU for a while; one that this torch lacks is off in it."""
     matmul = torch.backends.cuda.matmul
-    before = {name: _state(matmul, name) for name in wanted if hasattr(matmul, name)}
+    before = {name: _state(matmul, name) for name in wanted if name == "allow_tf32" or hasattr(matmul, name)}
     try:
         for name in before:
             setattr(matmul, name, wanted[name])

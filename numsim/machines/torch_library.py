@@ -56,7 +56,12 @@ class TorchLibrary(Library):
 
         return torch
 
-    @cached_property
+    @property
+    def capability(self) -> tuple[int, int] | None:
+        """The compute capability of a GPU."""
+        return None
+
+    @property
     def dtypes(self) -> dict[str, Any]:
         return {f: getattr(self.torch, name) for f, name in _TYPES.items() if hasattr(self.torch, name)}
 

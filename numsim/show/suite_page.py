@@ -155,8 +155,8 @@ def _missing(record: Record, rows: Sequence[Row]) -> str:
         told = []
         for why, parts in suite_text.reasons(rows, kind).items():
             told.append(f"{escape(why)}: {_names(parts, escape(suite_text.told_parts(parts)))}")
-        if kind == "skipped":
-            told += [f"{escape(why)}: {_code(part)}, in part" for part, why in suite_text.in_part(record, rows).items()]
+        for why, parts in suite_text.in_part(record, rows).items() if kind == "skipped" else ():
+            told.append(f"{escape(why)}, in part: {_names(parts, escape(suite_text.told_parts(parts)))}")
         if told:
             found += [f'<h2>{head}</h2><div class="{kind}">{_items(_mark(kind) + text for text in told)}</div>']
     return "\n".join(found)

@@ -132,12 +132,15 @@ def reasons(rows: Sequence[Row], kind: str) -> dict[str, list[str]]:
     return found
 
 
-def in_part(record: Record, rows: Sequence[Row]) -> dict[str, str]:
-    """Parts with answers of which something was left out, and why."""
-    left = {part: why for part, why in record.skipped.items() if part in record.parts}
+def in_part(record: Record, rows: Sequence[Row]) -> dict[str, list[str]]:
+    """Why something was left out of parts that have answers: reason -> parts."""
+    left: dict[str, list[str]] = {}
+    for part, why in record.skipped.items():
+        if part in record.parts:
+            left.setdefault(why, []).append(part)
     for row in rows:
         if row.verdict.compared and row.verdict.skipped:
-            left.setdefault(row.part, report.skipped(row.verdict))
+            left.setdefault(report.skipped(row.verdict), []).append(row.part)
     return left
 
 
@@ -176,8 +179,8 @@ def table_lines(suite: Suite, record: Record, rows: Sequence[Row], *, full: bool
     for kind, label in (("failed", "FAILED"), ("skipped", "skipped")):
         for why, parts in reasons(rows, kind).items() if not full else ():
             lines += report.wrapped(f"{why}: {told_parts(parts)}", label)
-    for part, why in in_part(record, rows).items():
-        lines += report.wrapped(f"{part}, in part: {why}", "skipped")
+    for why, parts in in_part(record, rows).items():
+        lines += report.wrapped(f"{why}: of {told_parts(parts)} in part", "skipped")
     for name, (what, right) in meanings(rows).items():
         lines += report.wrapped(f"{name}: {what}. {right}." if full else f"{name}: {what}.", "note")
     for row in rows:

@@ -72,7 +72,7 @@ def _ask(collector: Collector) -> None:
                     scaler=None, keep=STEPS)  # fmt: skip
         collector.traces["bf16"] = run.trace
         tensors = {name: np.stack([run.tensors[step][name] for step in STEPS]) for name in MATRICES}
-    for format in (E4M3, E5M2):
+    for format in (E4M3, E5M2) if tensors else ():
         with collector.part(f"policy: {format.name}"):
             collector.ask(ask("cast", ["fp32"], format, [_probe(format)]))
     made = {}
@@ -85,8 +85,8 @@ def _ask(collector: Collector) -> None:
 
 
 def _probe(format: Format) -> Codes:
-    """Numbers around the largest, and what is no number."""
-    sizes = [*_AROUND[format.name], math.inf]
+    """Ties, numbers around the largest, and what is no number."""
+    sizes = [17, 18, 19, 22, *_AROUND[format.name], math.inf]
     return np.asarray(encode([*sizes, *(-x for x in sizes), math.nan], FP32))
 
 
@@ -154,7 +154,7 @@ def _histories(amaxes: Sequence[int], settings: DelayedScaling) -> Codes:
     for amax in amaxes:
         seen.append([amax, *history[1:]])
         if amax or not settings.fused:
-            history = [0, *history[2:], amax]
+            history = [0, *history[2:], amax][: len(history)]
     return np.array(seen, np.uint32)
 
 

@@ -84,6 +84,15 @@ def train(
     Raises ``InputError`` for parameters that are none, ``UnavailableError`` where torch or its GPU is missing or fails.
     Cost: some milliseconds a step.
     Source: torch.autocast and torch.amp.GradScaler; the digits are ``numsim.data.load_digits``.
+
+    >>> run = train(steps=100)  # doctest: +SKIP
+    >>> run.trace.happened("overflow")[:3]  # doctest: +SKIP
+    [1, 2, 3]
+    >>> train(scaler={"growth_interval": 0})
+    Traceback (most recent call last):
+        ...
+    numsim.errors.InputError: growth_interval=0: at least 1 is needed. Example:
+    numsim.scaling.GradScaler(init_scale=65536.0, growth_interval=2000)
     """
     check_choice("device", device, ("cpu", "cuda"), "train('cuda')")
     check_choice("dtype", dtype, ("float16", "bfloat16", "float32"), "dtype='float16'")

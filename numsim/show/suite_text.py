@@ -7,12 +7,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from numsim.errors import InputError
 from numsim.experiments.experiment import Table
 from numsim.machines.recorded import Record
 from numsim.machines.verdict import Difference, Verdict
 from numsim.show import report
 from numsim.show.text import WIDTH, Line, Span
 from numsim.tensorcore.chips import TITLES
+from numsim.tensorcore.names import chip_name
+from numsim.wording import listed
 
 if TYPE_CHECKING:
     from numsim.suites.suite import Row, Suite
@@ -106,10 +109,15 @@ def evidence(record: Record) -> str:
     models = {q.model for q, _ in record.answers if q.model is not None}
     if record.machine != "cuda" or not models:
         return ""
-    chips = " and ".join(sorted(TITLES[chip] for chip in {m.chip for m in models}))
-    new = sum(m.evidence.level != "validated" for m in models)
-    text = f"Held against numsim's models of {chips}"
-    if not new:
+    chips = sorted({m.chip for m in models})
+    text = f"Held against numsim's models of {listed([TITLES[chip] for chip in chips])}"
+    try:
+        own = chips == [chip_name(str(record.provenance.get("device")))]
+    except InputError:
+        own = False
+    if not own:
+        return f"{text}, which is not this GPU."
+    if not (new := sum(m.evidence.level != "validated" for m in models)):
         return f"{text}, all confirmed by recorded results."
     return f"{text}; {new} of {many(len(models), 'instruction')} had no recorded results: this run is the evidence."
 

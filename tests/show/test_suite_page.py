@@ -56,7 +56,7 @@ def record(rows, chip="a100", **provenance):
     q = ask("mma", ["fp16", "fp16", "fp32"], "fp32", one, chip=chip, instruction=MODEL)
     answer = get_machine("emulated").answer(q)
     answered = [row.part for row in rows if row.verdict.compared for _ in range(2)]
-    facts = {"machine": "cuda", "device": "NVIDIA A100", "compute_capability": "8.0", **provenance}
+    facts = {"machine": "cuda", "device": f"NVIDIA {chip.upper()}", "compute_capability": "8.0", **provenance}
     return Record("0.1.0", facts, ((q, answer),) * len(answered), suite="tensorcore", parts=tuple(answered))
 
 
@@ -149,6 +149,8 @@ def test_a_first_recording_is_the_evidence():
     assert suite_text.evidence(new) in suite_page.page(SUITE, new, GOOD).replace("&#x27;", "'")
     assert "this run is the evidence" in " ".join(text.plain(suite_page.table_lines(SUITE, new, GOOD)).split())
     assert suite_text.evidence(record(GOOD, chip="a30", machine="emulated")) == ""
+    other = suite_text.evidence(record(GOOD, chip="a30", device="NVIDIA A30X"))
+    assert other == "Held against numsim's models of A30 (Ampere, sm_80), which is not this GPU."
 
 
 def test_other_things_are_called_parts():

@@ -38,6 +38,8 @@ def multiply(
     instruction: sums of small integers, which any unit adds exactly.
     """
     i = Instruction.of(model)
+    if not 0 < a.shape[-1] == b.shape[-1]:
+        raise InputError(f"a of shape {a.shape}, b of shape {b.shape}: (..., K) with the same K from 1 on.")
     a, b = _rows(a, scale_a, i), _rows(b, scale_b, i)
     check_placement(device, i)
     shape = np.broadcast_shapes(a.shape[:-1], b.shape[:-1], c.shape)
@@ -106,8 +108,6 @@ def _launch(device: Device, i: Instruction, a: Codes, b: Codes, c: Codes) -> Cod
     a, b = _padded(a, 1, i.m), _padded(b, 1, i.n)
     c = _padded(_padded(c, 1, i.m), 2, i.n)
     groups, rows, columns, steps = i.groups, a.shape[1] // i.m, b.shape[1] // i.n, a.shape[2] // i.tile("a")[1]
-    if not steps:
-        raise InputError(f"K is 0: there is nothing to multiply. {i.name} takes any K from 1 on.")
     if steps > 1 and i.c != i.d:
         raise InputError(f"{i.name} adds to c of {i.c} and makes {i.d}: it cannot be chained beyond K = {i.k}.")
     if groups > 1:  # a warp computes so many tiles: of a batch

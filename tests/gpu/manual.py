@@ -78,21 +78,19 @@ def places(i, operand, header):
 
 def read(i, operand, words, header):
     """Words (of one launch of the instruction) as codes (tiles, rows, columns)."""
-    where = places(i, operand, header)
-    codes = np.zeros((i.groups, *i.tile(operand)), f"u{i.bits(operand) // 8}")
+    where, bits = places(i, operand, header), i.bits(operand)
     held = words.reshape(len(where), -1).astype(np.uint64)
-    for place in range(len(where)):
-        whole = sum(int(w) << 32 * n for n, w in enumerate(held[place]))
-        for e, (tile, row, column) in enumerate(where[place]):
-            codes[tile, row, column] = whole >> e * i.bits(operand) & (1 << i.bits(operand)) - 1
-    return codes
+    whole = sum(held[:, n] << np.uint64(32 * n) for n in range(held.shape[1]))
+    codes = np.zeros((i.groups, *i.tile(operand)), np.uint64)
+    for e, at in enumerate(where.transpose(1, 2, 0)):
+        codes[tuple(at)] = whole >> np.uint64(e * bits) & np.uint64((1 << bits) - 1)
+    return codes.astype(f"u{bits // 8}")
 
 
 def write(i, codes, header):
     """Codes of d (tiles, rows, columns) as words."""
-    where = places(i, "d", header)
-    words = []
-    for place in where:
-        whole = sum(int(codes[tuple(at)]) << e * i.bits("d") for e, at in enumerate(place))
-        words += [whole >> 32 * n & 0xFFFFFFFF for n in range(max(i.bits("d") // 32, 1))]
-    return np.array(words, np.uint32)
+    where, bits = places(i, "d", header), i.bits("d")
+    elements = enumerate(where.transpose(1, 2, 0))
+    whole = sum(codes[tuple(at)].astype(np.uint64) << np.uint64(e * bits) for e, at in elements)
+    words = [whole >> np.uint64(32 * n) & np.uint64(0xFFFFFFFF) for n in range(max(bits // 32, 1))]
+    return np.stack(words, -1).astype(np.uint32).ravel()

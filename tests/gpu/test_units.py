@@ -138,11 +138,11 @@ def test_c_of_another_type_takes_one_step_only(folder):
         units.multiply(device, model, *operands(model, (5, 1, 8), (1, 3, 8), (5, 3)))
 
 
-def test_nothing_to_add_is_refused(folder):
-    with pytest.raises(InputError, match="K is 0: there is nothing to multiply"):
-        units.multiply(
-            Cpu("h200", folder), get_model("h200", F16), *operands(get_model("h200", F16), (3, 0), (3, 0), (3,))
-        )
+@pytest.mark.parametrize("k", [(0, 0), (16, 32), (32, 16), (1, 16)])
+def test_a_and_b_have_the_same_k(k, folder):
+    model = get_model("h200", F16)
+    with pytest.raises(InputError, match=rf"a of shape \(3, {k[0]}\), b of shape \(3, {k[1]}\): .* same K from 1 on"):
+        units.multiply(Cpu("h200", folder), model, *operands(model, (3, k[0]), (3, k[1]), (3,)))
 
 
 def test_batches_in_parts(folder, monkeypatch):

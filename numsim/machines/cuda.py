@@ -51,7 +51,7 @@ class Cuda(TorchLibrary):
 
     @property
     def capability(self) -> tuple[int, int]:
-        found = self.torch.cuda.get_device_capability() if self._without_kernels() else driver.device().capability
+        found = self.torch.cuda.get_device_capability() if self._without_kernels else driver.device().capability
         return int(found[0]), int(found[1])
 
     def can(self, question: Question | None = None) -> Can:
@@ -59,7 +59,7 @@ class Cuda(TorchLibrary):
         if question is not None:
             reason = self._why_not(question)
             return Can(not reason, reason)
-        torch, kernels = self._without_torch, self._without_kernels()
+        torch, kernels = self._without_torch, self._without_kernels
         if torch and kernels:
             return Can(False, "; ".join(dict.fromkeys((torch, kernels))))
         parts = {"casts, sums and library products": torch, "single instructions": kernels}
@@ -84,6 +84,7 @@ class Cuda(TorchLibrary):
                 return f"torch {torch.__version__} for CUDA {torch.version.cuda} cannot use the GPU ({told})"
         return ""
 
+    @cached_property
     def _without_kernels(self) -> str:
         """Why numsim's own kernels cannot run, or ""."""
         try:
@@ -98,7 +99,7 @@ class Cuda(TorchLibrary):
     def _why_not(self, q: Question) -> str:
         if q.model is None:
             return self._without_torch or super()._why_not(q)
-        if why := self._without_kernels():
+        if why := self._without_kernels:
             return why
         gpu = driver.device()
         if q.chip != self.chip:
@@ -123,7 +124,7 @@ class Cuda(TorchLibrary):
                 capability = ".".join(map(str, self.torch.cuda.get_device_capability()))
                 found |= {"device": self.torch.cuda.get_device_name(), "compute_capability": capability}
             found |= torch_functions.stated(self.torch)
-        if not self._without_kernels():
+        if not self._without_kernels:
             found |= driver.device().provenance()
         if (override := os.environ.get("NVIDIA_TF32_OVERRIDE")) is not None:  # a switch of cuBLAS itself
             found["nvidia_tf32_override"] = override[:20]

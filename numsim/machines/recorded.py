@@ -87,7 +87,7 @@ def record_bytes(
     questions = []
     of = parts or [""] * len(answers)
     for i, (q, a, part) in enumerate(
-        {q.digest: (q, a, part) for (q, a), part in zip(answers, of, strict=True)}.values()
+        {(q.digest, part): (q, a, part) for (q, a), part in zip(answers, of, strict=True)}.values()
     ):
         for f in (*q.inputs, q.output):
             if not f.is_named:

@@ -6,6 +6,7 @@ documented, the checks in ATen/native/cuda/ScaledBlas.cpp (Blas.cpp before 2.9).
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -69,13 +70,21 @@ def _name(q: Question) -> str:
 
 # --- flags ------------------------------------------------------------------------------------------------------------
 @contextmanager
+def _quietly() -> Iterator[None]:
+    """Newer versions warn that TF32 has a newer switch, which older ones have not."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        yield
+
+
+@contextmanager
 def flags(torch: Any, wanted: Mapping[str, bool]) -> Iterator[None]:
     """Flags of products on a GPU for a while; one that this torch lacks is off in it."""
     matmul = torch.backends.cuda.matmul
     before = {name: _state(matmul, name) for name in wanted if name == "allow_tf32" or hasattr(matmul, name)}
     try:
         for name in before:
-            setattr(matmul, name, wanted[name])
+            _set(matmul, name, wanted[name])
         yield
     finally:
         for name, state in before.items():
@@ -95,6 +104,7 @@ def stated(torch: Any) -> dict[str, Any]:
     }
 
 
+@_quietly()
 def _state(matmul: Any, name: str) -> tuple[bool, Any]:
     """A flag, and what newer versions keep beside it."""
     if name != "allow_tf32":
@@ -106,6 +116,12 @@ def _state(matmul: Any, name: str) -> tuple[bool, Any]:
         return precision != "tf32", precision
 
 
+@_quietly()
+def _set(matmul: Any, name: str, value: bool) -> None:
+    setattr(matmul, name, value)
+
+
+@_quietly()
 def _restore(matmul: Any, name: str, state: tuple[bool, Any]) -> None:
     value, more = state
     if name == "allow_tf32":

@@ -193,6 +193,26 @@ def test_what_a_user_chose_is_put_back(gpu, torch):
         matmul.allow_tf32, matmul.allow_fp16_reduced_precision_reduction = before, True
 
 
+def test_older_and_newer_torch_in_one_manner(gpu, torch, monkeypatch):
+    """torch 2.9 warns at the older switch of TF32; it is set all the same, and says nothing."""
+
+    class Warning29:
+        allow_fp16_reduced_precision_reduction = allow_bf16_reduced_precision_reduction = True
+
+        @property
+        def allow_tf32(self):
+            return False
+
+        @allow_tf32.setter
+        def allow_tf32(self, value):
+            warnings.warn("Please use the new API settings to control TF32 behavior", UserWarning, stacklevel=1)
+            seen.append(value)
+
+    seen = []
+    monkeypatch.setattr(torch.backends.cuda, "matmul", Warning29())
+    assert gpu("h200").answer(product(allow_tf32=True)).codes[0, 0] == 0x3F800000 and seen == [True, False]
+
+
 def test_a_flag_that_this_torch_lacks(gpu, torch, monkeypatch):
     class Older:
         allow_tf32 = False

@@ -1,15 +1,17 @@
 """amax, and a library's own sums and products: what may be asked, what comes back, and what is refused."""
 
 import itertools
+import subprocess
 import sys
 
 import numpy as np
 import pytest
 
 import numsim
+from numsim import files
 from numsim.codes import classify, code_dtype
-from numsim.errors import InputError, UnavailableError
-from numsim.machines import ask, find_machine, get_machine
+from numsim.errors import InputError, RecordError, UnavailableError
+from numsim.machines import Answer, ask, find_machine, get_machine
 from numsim.machines.emulated import Emulated, emulate, has_kernel
 from numsim.machines.question import FUNCTIONS, Question
 from numsim.machines.recorded import Recorded, parse_record, record_bytes, write_record
@@ -284,9 +286,30 @@ def test_recorded_and_answered_again(torch, tmp_path):
     assert record_bytes(parse_record(data, "x").answers) == data
 
 
-def test_nothing_loads_torch_to_ask(tmp_path):
-    import subprocess
+@pytest.mark.parametrize(("old", "new"), [
+    ('["allow_tf32",true]', '["allow_tf32",false]'),
+    ('["allow_tf32",true]', '["allow_tf32",1]'),
+    ('["allow_tf32",true]', '["use_fast_accum",true]'),
+    ('["allow_tf32",true]', '["allow_tf32",true],["allow_tf32",true]'),
+    ('["allow_tf32",true]', '["allow_fp16_accumulation",false],["allow_tf32",true]'),
+    ('"torch.matmul"', '"torch.exp"'),
+    ('"torch.matmul"', '"os.system"'),
+    ('"torch.matmul"', '["torch.matmul"]'),
+    ('"torch.matmul"', "null"),
+    ('"torch.matmul"', '"torch._scaled_mm"'),
+])  # fmt: skip
+def test_hostile_recordings(old, new):
+    q = function("torch.matmul", X, X.T, inputs=["fp16"] * 2, allow_tf32=True)
+    arrays = files.parse_npz(record_bytes([(q, Answer(np.zeros((2, 2), np.uint16), {"machine": "cuda"}))]), "x")
+    text = arrays["record"].tobytes().decode()
+    assert old in text
+    arrays["record"] = np.frombuffer(text.replace(old, new).encode(), np.uint8)
+    with pytest.raises(RecordError) as error:
+        parse_record(files.npz_bytes(arrays), "r.npz")
+    assert len(str(error.value)) < 400 and str(error.value).isprintable()
 
+
+def test_nothing_loads_torch_to_ask(tmp_path):
     code = (
         "import sys, numpy as np; from numsim.machines import ask; x = np.zeros(3, np.uint16);"
         "ask('library', ['fp16'], 'fp16', [x], system='torch.sum'); ask('amax', ['fp16'], 'fp16', [x]);"

@@ -80,6 +80,8 @@ def test_what_a_suite_adds(of_a_suite, tmp_path):
     assert (tmp_path / "r.npz").read_bytes() == of_a_suite
     again = {name: getattr(found, name) for name in SUITE}
     assert record_bytes(found.answers, found.experiments, **again) == of_a_suite
+    twice = parse_record(record_bytes(record()[:1] * 3, parts=["a", "b", "a"]), "x")
+    assert twice.parts == ("a", "b") and len(twice.answers) == 2  # once in each part
     with pytest.raises(ValueError, match="zip"):
         record_bytes(record(), parts=["a"])
 

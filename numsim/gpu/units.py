@@ -25,6 +25,7 @@ from numsim.tensorcore.models import TYPES, Model
 
 Codes = npt.NDArray[Any]
 _AT_ONCE = 1 << 28  # bytes of operands and results of one launch, where a batch can be parted
+_GRID = 65535  # tiles along M, and along N, of one launch; CUDA allows no more
 
 
 def multiply(
@@ -86,6 +87,11 @@ def _as_product(a: Codes, b: Codes, shape: tuple[int, ...]) -> tuple[Codes, Code
 
 def _products(device: Device, i: Instruction, a: Codes, b: Codes, c: Codes) -> Codes:
     """a (batch, M, K), b (batch, N, K), c (batch, M, N): codes of d."""
+    m, n = _GRID * i.m, _GRID * i.n
+    if c.shape[1] > m:
+        return np.concatenate([_products(device, i, a[:, s], b, c[:, s]) for s in (slice(m), slice(m, None))], 1)
+    if c.shape[2] > n:
+        return np.concatenate([_products(device, i, a, b[:, s], c[..., s]) for s in (slice(n), slice(n, None))], 2)
     each = 4 * (a[0].size + b[0].size + 2 * c[0].size)  # bytes, at most some times as many
     some = max(1, _AT_ONCE // each)
     parts = [_launch(device, i, *(x[n : n + some] for x in (a, b, c))) for n in range(0, len(a), some)]

@@ -159,6 +159,16 @@ def test_batches_in_parts(folder, monkeypatch):
             assert len(launches) == count
 
 
+def test_grids_in_parts(folder, monkeypatch):
+    device, model, grids = Cpu("h200", folder), get_model("h200", F16), []
+    units.check_placement(device, Instruction.of(model))
+    run = device.run
+    device.run = lambda kernel, grid, *rest: grids.append(grid) or run(kernel, grid, *rest)
+    monkeypatch.setattr(units, "_GRID", 2)
+    check(device, model, *operands(model, (2, 70, 1, 16), (2, 1, 35, 16), (2, 70, 35)))
+    assert [grid[1:] for grid in grids] == [(2, 2), (2, 2), (1, 2), (2, 2), (2, 2), (1, 2), (2, 1), (2, 1), (1, 1)]
+
+
 def test_codes_of_any_layout_and_order(folder):
     model = get_model("h200", F16)
     a, b, c = operands(model, (10, 1, 32), (1, 6, 32), (10, 6))

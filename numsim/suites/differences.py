@@ -24,6 +24,7 @@ from numsim.tensorcore.products import chained
 
 Codes = npt.NDArray[Any]
 Answers = Mapping[str, tuple[Question, Answer]]  # by set
+PROBES = "probes"  # the set of all probes of ``numsim.reveal``, one after another
 Way = Callable[[Sequence[Codes]], Codes]  # a, b, c and the scales -> d
 
 
@@ -61,13 +62,14 @@ def _hex(code: Any) -> str:
 
 def probed(model: Model, answers: Answers) -> list[str]:
     """What the probes of ``numsim.reveal`` find that is not so in the model."""
-    interface = Interface.of(model)
-    if any(f"probe {name}" not in answers for name in sums_for(interface)):
+    if PROBES not in answers:
         return []
-    found = []
-    seen = {name: answers[f"probe {name}"][1].codes for name in sums_for(interface)}
+    interface, found = Interface.of(model), []
+    probes = sums_for(interface)
+    ends = np.cumsum([len(sums.keys) for sums in probes.values()])
+    seen = dict(zip(probes, np.split(answers[PROBES][1].codes, ends[:-1]), strict=True))
     for codes in (seen, answers_to_probes(model, interface)):
-        rows = {n: dict(zip(s.keys, codes[n].tolist(), strict=True)) for n, s in sums_for(interface).items()}
+        rows = {n: dict(zip(sums.keys, codes[n].tolist(), strict=True)) for n, sums in probes.items()}
         found.append({f.name: f.value for f in findings(Reading(interface, rows))})
     own, modelled = found
     names = [name for name in {**own, **modelled} if own.get(name) != modelled.get(name)]

@@ -37,7 +37,7 @@ Operands = tuple[Codes, ...]  # a (tiles, M, K), b (tiles, N, K), c (tiles, M, N
 SETS = ("bits", "finite", "near", "ladder", "floor", "tiny", "subnormal", "special", "zeros", "overflow",
         "scales", "scale special")  # fmt: skip
 STEPS = (2, 3, 4)  # instructions in a row
-_ROWS = 64  # of a tile that has more: one output is as good as another
+_ROWS = 16, 64  # of a tile that has more: one output is as good as another
 _LADDER = 24  # powers of two that a ladder goes down
 
 
@@ -176,12 +176,12 @@ class Sets:
     [('uint16', (2, 16, 16)), ('uint16', (2, 8, 16)), ('uint32', (2, 16, 8))]
     """
 
-    def __init__(self, i: Instruction, seed: int, outputs: int = 1024) -> None:
+    def __init__(self, i: Instruction, seed: int, outputs: int = 512) -> None:
         self.i = i
         self.a, self.b, self.c, self.d = (TYPES[t] for t in (i.a, i.b, i.c, i.d))
-        self.m, self.n, self.k = min(i.m, _ROWS), i.n, i.k
+        self.m, self.n, self.k = min(i.m, max(_ROWS[0], min(outputs // i.n, _ROWS[1]))), i.n, i.k
         self.seed = (seed, zlib.crc32(i.name.encode()))
-        self.tiles = -(-outputs // (self.m * self.n))
+        self.outputs = outputs
 
     def __iter__(self) -> Iterator[tuple[str, Operands]]:
         """(name, operands) of each set that the formats can express."""
@@ -216,7 +216,7 @@ class Sets:
         return codes.astype(np.uint8)
 
     def _shapes(self, tiles: int = 0) -> tuple[tuple[int, ...], ...]:
-        count = tiles or self.tiles
+        count = tiles or -(-self.outputs * self.i.k // self.k // (self.m * self.n))  # the fewer, the longer K
         return (count, self.m, self.k), (count, self.n, self.k), (count, self.m, self.n)
 
     def _bits(self, draw: Draw) -> tuple[Integers, ...]:
@@ -324,7 +324,7 @@ class Sets:
 
 
 # --- whole products ---------------------------------------------------------------------------------------------------
-def matrices(i: Instruction, seed: int, m: int = 256, n: int = 256, k: int = 1024) -> Operands:
+def matrices(i: Instruction, seed: int, m: int = 256, n: int = 128, k: int = 1024) -> Operands:
     """a (M, 1, K), b (1, N, K) and c (N,) of one product of matrices.
 
     Each row is the one before it, moved on by some numbers: a record of it is small, and no two sums are the same.

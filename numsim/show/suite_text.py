@@ -12,7 +12,7 @@ from numsim.experiments.experiment import Table
 from numsim.machines.recorded import Record
 from numsim.machines.verdict import Difference, Verdict
 from numsim.show import report
-from numsim.show.text import WIDTH, Line, Span
+from numsim.show.text import Line, Span
 from numsim.tensorcore.chips import TITLES
 from numsim.tensorcore.names import chip_name
 from numsim.wording import listed
@@ -77,7 +77,7 @@ def groups(rows: Iterable[Row]) -> list[Group]:
     """Rows of one family with the same words, together; a part with unexplained differences stands alone."""
     found: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
-        family, kind, says = re.split(r"[.:, ]", row.part)[0], outcome(row), row.note or row.verdict.text
+        family, kind, says = _family(row.part), outcome(row), row.note or row.verdict.text
         found.setdefault((family, kind, says, row.part if kind == "differs" else ""), []).append(row)
     return [Group(family, kind, says, tuple(some)) for (family, kind, says, _), some in found.items()]
 
@@ -210,11 +210,17 @@ def _aligned(cells: Sequence[tuple[str, ...]]) -> list[Line]:
 
 
 def told_parts(parts: Sequence[str]) -> str:
-    """Parts by name where that is short, else how many of each family."""
-    if len(text := ", ".join(parts)) <= 2 * WIDTH:
-        return text
-    families = [re.split(r"[.:, ]", part)[0] for part in parts]
-    return ", ".join(f"{families.count(f)} {f}" for f in dict.fromkeys(families)) + f" {noun(parts)}s"
+    """Parts by name where they are few; of instructions how many of each family, of others the first and how many."""
+    if len(parts) <= 3:
+        return ", ".join(parts)
+    if noun(parts) == "part":
+        return f"{parts[0]}, ... ({len(parts)} parts)"
+    families = [_family(part) for part in parts]
+    return ", ".join(f"{families.count(f)} {f}" for f in dict.fromkeys(families)) + " instructions"
+
+
+def _family(part: str) -> str:
+    return re.split(r"[.:, ]", part)[0]
 
 
 def _machine(record: Record) -> str:

@@ -58,12 +58,17 @@ static __device__ __forceinline__ void commit(unsigned long long *barrier)
                  ::"r"(shared_address(barrier)) : "memory");
 }
 
-// Wait for the end of the phase of this parity, the first one's being 0.
+// Wait for the end of the phase of this parity, the first one's being 0. One that never comes would hang the process
+// with all that it has recorded: after some seconds the kernel fails instead.
 static __device__ __forceinline__ void await(unsigned long long *barrier, unsigned parity)
 {
+    const long long start = clock64();
     unsigned done = 0;
-    while (!done)
+    while (!done) {
         asm volatile("{\n.reg .pred p;\n"
                      "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
                      "selp.u32 %0, 1, 0, p;\n}" : "=r"(done) : "r"(shared_address(barrier)), "r"(parity) : "memory");
+        if (clock64() - start > 1ll << 33)
+            __trap();
+    }
 }

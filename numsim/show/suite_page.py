@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from numsim import files
 from numsim._version import __version__
-from numsim.errors import UnavailableError
+from numsim.errors import RecordError, UnavailableError
 from numsim.machines.recorded import Record
 from numsim.show import suite_text
 from numsim.show.suite_text import table_lines
@@ -206,8 +206,9 @@ def _pictures(suite: Suite, record: Record, style: str) -> list[str]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # a sign that the font lacks
             drawn = [(_svg(figure, n, alt), alt) for n, (_, figure, alt) in enumerate(suite.draw(record, style))]
-    except (ImportError, UnavailableError) as error:
-        return ["<h2>Pictures</h2>", f"<p>None: matplotlib does not load here ({escape(str(error)[:120])}).</p>"]
+    except (ImportError, UnavailableError, RecordError) as error:
+        what = "matplotlib does not load here" if isinstance(error, ImportError) else "they cannot be drawn"
+        return ["<h2>Pictures</h2>", f"<p>None: {what} ({escape(str(error)[:200])}).</p>"]
     shown = [f"<figure>{svg}<figcaption>{escape(alt)}</figcaption></figure>" for svg, alt in drawn]
     return ["<h2>Pictures</h2>", *shown] if shown else []
 

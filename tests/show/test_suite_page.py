@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from numsim.errors import InputError
+from numsim.errors import InputError, RecordError
 from numsim.machines import get_machine
 from numsim.machines.question import ask
 from numsim.machines.recorded import Record
@@ -262,6 +262,14 @@ def test_without_matplotlib_the_page_says_so(monkeypatch):
     page = suite_page.page(replace(SUITE, draw=draw), record(GOOD), GOOD)
     assert "matplotlib does not load here" in page and "<svg" not in page
     assert re.search("Same bits in 18 of 18", page)
+
+
+def test_what_cannot_be_drawn_leaves_the_rest():
+    def draw(record, style):
+        raise RecordError(f"no trace {EVIL}")
+
+    page = suite_page.page(replace(SUITE, draw=draw), record(GOOD), GOOD)
+    assert f"None: they cannot be drawn (no trace {EVIL})." in read(page).words and "Same bits in 18 of 18" in page
 
 
 def test_written_whole(tmp_path):

@@ -69,11 +69,11 @@ def _telling(source: Format, target: Format, seed: int) -> Codes:
     """Numbers of the target, ties, what is next to both and what is beyond; special codes; random ones; both signs."""
     target = source if source.fits(target) else target  # nothing is rounded: the source's own numbers
     f = target.fraction_bits
-    if target.bits <= 8:
-        sizes = np.arange(target.max_code)
-    else:  # some of each binade
+    sizes = np.arange(min(target.max_code, 256))
+    if target.bits > 8:  # some of each binade
         ends = np.array([0, 1, 1 << (f - 1), (1 << f) - 1])
-        sizes = (np.arange(target.max_code >> f)[:, None] * (1 << f) + ends).ravel()
+        sizes = (np.arange((target.max_code >> f) + 1)[:, None] * (1 << f) + ends).ravel()
+        sizes = np.append(sizes[sizes < target.max_code - 1], target.max_code - 1)
     here, above = (np.asarray(decode(n.astype(code_dtype(target)), target)) for n in (sizes, sizes + 1))
     beyond = above[-1] + (above[-1] - here[-1]) * np.array([0, 0.25, 0.5, 0.75, 1, 2, 4])
     with np.errstate(over="ignore"):

@@ -20,11 +20,10 @@ from numsim.codes import code_dtype, decode
 from numsim.errors import InputError, short
 from numsim.formats import BF16, FP16, FP32, FP64, Format, get_format
 from numsim.machines.question import LIBRARY, Answer, Question, ask
-from numsim.machines.verdict import compare
 from numsim.reveal import trees
 from numsim.rounding import Policy, convert, encode
 from numsim.suites.products import compare_product
-from numsim.suites.statistics import exact_sums, in_statistics
+from numsim.suites.statistics import exact_sums, in_bits, in_statistics
 from numsim.suites.suite import Row
 
 __all__ = ["ROWS", "Answers", "SumTree", "add_in_order", "compare_product", "compare_sum", "sum_tree"]
@@ -41,8 +40,8 @@ class SumTree:
 
     system, format, length : of which sum. rows : how many sums a question asked for; 0: a vector alone.
     trees : the tree of the sum (see ``numsim.reveal.trees``), of running sums one for each place; empty where none
-        shows. kept : fraction bits of the accumulator where the first number meets its neighbour, and where it meets
-        the last but one; None where that does not show. why : why there is no tree.
+        shows. kept : fraction bits of the first partial sum and of the last but one, on the longest way through the
+        tree; None where that does not show. why : why there is no tree.
     """
 
     system: str
@@ -223,16 +222,16 @@ class _Masks:
         return tuple(tree(n) for n in range(1, self.length + 1))
 
     def kept(self, tree: Any) -> tuple[int | None, ...]:
-        """Fraction bits of partial sums: of 2^top + 2^(top - q) - 2^top, what is left?"""
-        met = _met(tree)
+        """Fraction bits of partial sums, of the first and of the last: is 2^top + 2^(top - n) - 2^top more than 0?"""
+        first, met = trees.leaves_of(tree)[0], _met(tree)
         if len(met) < 2:
             return ()
         least = self.format.emin - self.format.fraction_bits
         steps = [n for f in _ACCUMULATORS for n in (f.fraction_bits, f.fraction_bits + 1) if self.top - n >= least]
         found: list[int | None] = []
-        for place in (met[0], met[-2]):
-            rows = np.stack([self._row({0: self.top, met[-1]: self.top, place: self.top - n}) for n in steps])
-            rows[:, met[-1]] |= int(self.format.sign_mask)
+        for small, minus in (met[:2], met[-2:]):
+            rows = np.stack([self._row({first: self.top, minus: self.top, small: self.top - n}) for n in steps])
+            rows[:, minus] |= int(self.format.sign_mask)
             if (left := self.sums(rows)) is None:
                 return ()
             there = dict(zip(steps, left[:, -1] != 0, strict=True))
@@ -248,9 +247,9 @@ def _answer(machine: Any, question: Question) -> Codes | None:
 
 
 def _met(tree: Any) -> list[int]:
-    """A leaf of each partial sum that the first number meets, in their order; empty where several meet at once."""
-    own, met = 0, []
-    for i, j in (pair for round in trees.rounds_of(tree) or [] for pair in round):
+    """A leaf of each partial sum that the first leaf meets, in their order; empty where several meet at once."""
+    own, met = trees.leaves_of(tree)[0], []
+    for i, j in (pair for pairs in trees.rounds_of(tree) or [] for pair in pairs):
         if own in (i, j):
             met.append(j if own == i else i)
             own = i
@@ -279,20 +278,18 @@ def add_in_order(codes: Codes, format: Format, tree: Any, accumulator: Format, o
         i, j = np.array(pairs).T
         terms = [partial[..., i], partial[..., j]]
         partial[..., i] = compute("add", terms, [accumulator] * 2, accumulator, Policy())
-    return convert(partial[..., 0 if rounds else tree], accumulator, output, Policy())
+    return convert(partial[..., trees.leaves_of(tree)[0]], accumulator, output, Policy())
 
 
-def compare_sum(part: str, question: Question, answer: Answer, tree: SumTree, nan: str = "mask") -> Row:
-    """A library's sums beside numsim's in the order and with the accumulator that the probes revealed, bit by bit.
+def compare_sum(part: str, question: Question, answer: Answer, tree: SumTree) -> Row:
+    """A library's sums beside numsim's in the order and with the accumulator that probes revealed, bit by bit.
 
-    Where none was revealed for such sums: by statistics, see ``in_statistics``.
+    Where the tree is not that of such sums: by statistics, see ``in_statistics``. (Of sums one after another it is, for
+    running sums of any length.)
     """
     ours = _emulated(question, tree)
     if ours is not None:
-        names = (str(answer.provenance.get("machine")), "emulated")
-        mine = Answer(ours, {"machine": "emulated"})
-        verdict = compare(question, answer, mine, nan=nan, names=names)
-        return Row(part, verdict, f"{verdict.text}: {tree.words}")
+        return in_bits(part, question, answer, ours, tree.words)
     return _by_statistics(part, question, answer, tree.accumulator)
 
 

@@ -17,14 +17,14 @@ from numsim.errors import InputError
 from numsim.formats import BF16, FP16, FP32, FP64, Format
 from numsim.machines.question import FUNCTIONS, LIBRARY, Answer, Question
 from numsim.rounding import Policy, convert
-from numsim.suites.statistics import Floats, exact_products, in_statistics, named, same_codes
+from numsim.suites.statistics import Floats, exact_products, in_bits, in_statistics, same_codes
 from numsim.suites.suite import Row
 from numsim.tensorcore import matmul
 from numsim.tensorcore.models import IN_WORDS, TYPES, Model, word_format
 from numsim.tensorcore.names import get_model, list_models
 
 Codes = npt.NDArray[Any]
-SPLITS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)  # parts of K
+SPLITS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16)  # parts of K
 PROMOTE = 128  # elements of K after which sums of FP8 products are added up in FP32
 SCALINGS = ("by the product of both scales", "by b's scales, then a's", "by a's scales, then b's")
 FP8 = ("e4m3", "e5m2")
@@ -47,8 +47,8 @@ def compare_product(
     without promotion to FP32, TF32 operands cut or rounded; and for everything sums on ordinary cores, one after
     another or pairwise, with and without fused multiply-add. Scales and the last rounding follow.
 
-    One that gives all bits is named: "same bits". If there is none, the nearest one stands beside the exact result,
-    on a part of the outputs: see ``in_statistics``.
+    The first that gives all bits is named: "same bits". If there is none, the nearest one stands beside the exact
+    result, on a part of the outputs: see ``in_statistics``.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ def compare_product(
         if hits == found.size:
             whole = _result(question, way, None)
             if same_codes(whole, answer.codes, question.output).all():
-                return named(part, answer, whole, way.name)
+                return in_bits(part, question, answer, whole, way.name)
         if hits > most:
             best, most = way, hits
     assert best is not None  # ordinary cores have some

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from numsim.codes import code_dtype, decode
 from numsim.formats import Format
 from numsim.machines.question import Answer, Question
-from numsim.machines.verdict import Difference, Verdict, describe
+from numsim.machines.verdict import SHOWN, Difference, Verdict, describe
 from numsim.random import bits_from
 from numsim.suites.suite import Row
 
@@ -40,7 +40,7 @@ def in_statistics(
     equal, name = int(same[best].sum()), str(answer.provenance.get("machine"))
     if equal == codes.size:
         others = len(same) > 1 and all(hits.all() for hits in same.values())
-        return named(part, answer, candidates[best], "any order gives them" if others else best)
+        return in_bits(part, question, answer, candidates[best], "both orders tried give them" if others else best)
     with np.errstate(all="ignore"):
         values, ours = (np.asarray(decode(x, f)) for x in (codes, candidates[best]))
         ulps = _ulps(exact, f)
@@ -49,7 +49,7 @@ def in_statistics(
     beyond = far & ~same[best]
     differ, unexplained = codes.size - equal, int(beyond.sum())
     shown = []
-    for at in map(tuple, np.argwhere(beyond)[:3].tolist()):
+    for at in map(tuple, np.argwhere(beyond)[:SHOWN].tolist()):
         here, there = (describe(int(x[at]), f) for x in (codes, candidates[best]))
         shown.append(Difference(str(question), at, (f"exactly {exact[at]:.9g}",), here, there, ""))
     documented = {UNKNOWN_ORDER: differ - unexplained} if differ > unexplained else {}
@@ -65,10 +65,16 @@ def in_statistics(
     return Row(part, verdict, note)
 
 
-def named(part: str, answer: Answer, codes: Codes, way: str) -> Row:
-    """A row for answers that numsim has computed in a way that it can name; NaNs may differ."""
-    equal = int((answer.codes == codes).sum())
-    verdict = Verdict(str(answer.provenance.get("machine")), "emulated", codes.size, equal, codes.size - equal)
+def in_bits(part: str, question: Question, answer: Answer, codes: Codes, way: str) -> Row:
+    """A row for answers beside what numsim computes in one way; NaNs may differ in sign and payload."""
+    f, same = question.output, same_codes(answer.codes, codes, question.output)
+    equal, alike = int((answer.codes == codes).sum()), int(same.sum())
+    shown = [
+        Difference(str(question), at, (), describe(int(answer.codes[at]), f), describe(int(codes[at]), f), "")
+        for at in map(tuple, np.argwhere(~same)[:SHOWN].tolist())
+    ]
+    verdict = Verdict(str(answer.provenance.get("machine")), "emulated", codes.size, equal, alike - equal,
+                      unexplained=codes.size - alike, shown=tuple(shown))  # fmt: skip
     return Row(part, verdict, f"{verdict.text}: {way}")
 
 
@@ -137,9 +143,24 @@ def uniform_codes(format: Format, shape: tuple[int, ...], seed: int) -> Codes:
     words = random_words(math.prod(shape), seed)
     fields = words >> np.uint64(1) & np.uint64(0x7FF)
     below = sum(((fields & np.uint64((1 << k) - 1)) == 0).astype(np.uint64) for k in range(1, 12))  # half of them 0
-    codes = (np.uint64(format.bias - 1) - below) << np.uint64(format.fraction_bits)
+    codes = (np.uint64(format.bias - 1) - np.minimum(below, np.uint64(format.bias - 2))) << np.uint64(
+        format.fraction_bits
+    )
     codes |= words >> np.uint64(64 - format.fraction_bits) | (words & np.uint64(1)) * np.uint64(format.sign_mask)
     return np.asarray(codes.astype(code_dtype(format)).reshape(shape))
+
+
+def cancelling_codes(format: Format, shape: tuple[int, int], seed: int) -> Codes:
+    """Random numbers of which the large ones cancel: what is left of the small ones tells in which order they came.
+
+    A third is large, a third the same numbers with the other sign, the rest below 1/8; mixed in every row alike.
+    """
+    codes, third = uniform_codes(format, shape, seed), shape[1] // 3
+    up, down = (codes.dtype.type(n << format.fraction_bits) for n in (min(format.emax - 3, 20), 3))
+    codes[:, 2 * third :] -= down  # in the exponent's field
+    codes[:, :third] += up
+    codes[:, third : 2 * third] = codes[:, :third][:, ::-1] ^ codes.dtype.type(format.sign_mask)
+    return np.asarray(codes[:, np.argsort(random_words(shape[1], seed), kind="stable")])
 
 
 def random_words(count: int, seed: int) -> npt.NDArray[np.uint64]:

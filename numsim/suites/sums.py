@@ -20,7 +20,7 @@ from numsim.machines.recorded import Record
 from numsim.reveal.trees import rounds_of
 from numsim.rounding import Policy, convert
 from numsim.suites.library import ROWS, Answers, SumTree, compare_sum, encode_power, sum_tree
-from numsim.suites.statistics import exact_sums, random_words, uniform_codes
+from numsim.suites.statistics import cancelling_codes, exact_sums, uniform_codes
 from numsim.suites.suite import Collector, Row, Suite, left_out
 
 if TYPE_CHECKING:
@@ -28,8 +28,11 @@ if TYPE_CHECKING:
 
 Codes = npt.NDArray[Any]
 FORMATS = (FP16, BF16, FP32)
-_POSITIVE, _TINY = 40, 56  # from which of the 64 rows on numbers are positive, or subnormal
-_VECTORS = 4
+# Multiples of 4: where a row begins at another address, a GPU that loads 4 numbers at once adds in another order
+# (PyTorch, ATen/native/cuda/Reduce.cuh).
+LENGTHS = (36, 128, 1000)
+_POSITIVE, _TINY = 40, 56  # from which of the 64 rows on numbers are positive, or subnormal; in others they cancel
+_VECTORS = 8
 
 
 class Part(NamedTuple):
@@ -52,7 +55,7 @@ class Part(NamedTuple):
 
     @property
     def probed(self) -> bool:
-        return not self.ones and self.length <= (1000 if self.system == "torch.sum" else 33)
+        return not self.ones and self.length <= LENGTHS[-1 if self.system == "torch.sum" else 0]
 
     def tree(self, machine: Any) -> SumTree:
         """What probes reveal; of a recording, by the same probes again."""
@@ -60,26 +63,32 @@ class Part(NamedTuple):
 
     def questions(self, seed: int) -> list[Question]:
         """The numbers to add."""
-        f, shape = self.format, (self.vectors, self.length)
+        f, shape, key = self.format, (self.vectors, self.length), 1000 * seed + self.length
         if self.ones:
             codes = np.full(shape, encode_power(0, f), code_dtype(f))
+        elif self.alone and not self.probed:
+            codes = _positive(f, shape, key)
         else:
-            codes = uniform_codes(f, shape, 1000 * seed + self.length)
-            rest = (1 << f.magnitude_bits) - 1
-            codes[0 if self.alone else _POSITIVE :] &= codes.dtype.type(rest)
-            tiny = random_words(codes[_TINY:].size, seed).reshape(-1, self.length) >> np.uint64(64 - f.fraction_bits)
-            codes[_TINY:] = tiny
+            codes = cancelling_codes(f, shape, key)
+            if self.vectors == ROWS:
+                codes[_POSITIVE:] = _positive(f, (ROWS - _POSITIVE, self.length), key)
+                codes[_TINY:] &= codes.dtype.type((1 << f.fraction_bits) - 1)
         return [ask(LIBRARY, [f], f, [x], system=self.system) for x in (codes if self.alone else [codes])]
+
+
+def _positive(format: Format, shape: tuple[int, ...], seed: int) -> Codes:
+    codes = uniform_codes(format, shape, seed)
+    return np.asarray(codes & codes.dtype.type(format.sign_mask - 1))
 
 
 def parts() -> list[Part]:
     """All parts, in the order in which they are asked."""
     found = []
     for f in FORMATS:
-        found += [Part("torch.sum", f, n, False, ROWS) for n in (33, 128, 1000)]
-        found += [Part("torch.sum", f, n, True, count) for n, count in ((33, _VECTORS), (4096, _VECTORS), (65536, 1))]
+        found += [Part("torch.sum", f, n, False, ROWS) for n in LENGTHS]
+        found += [Part("torch.sum", f, n, True, count) for n, count in ((33, _VECTORS), (4096, 4), (65536, 1))]
         found += [Part("torch.sum", f, n, True, 1, ones=True) for n in (4096, 65536)]
-        found += [Part("torch.cumsum", f, 33, False, ROWS), Part("torch.cumsum", f, 1000, False, 8)]
+        found += [Part("torch.cumsum", f, 36, False, ROWS), Part("torch.cumsum", f, 1000, False, 8)]
         found += [Part("torch.cumsum", f, 4096, True, 1, ones=True)]
     return found
 
@@ -174,11 +183,10 @@ def draw(record: Record, style: str) -> Drawn:
     from numsim.show import suite_plots  # matplotlib comes in only where pictures are made
 
     found = read(record)
-    shortest = min((part.length for part, *_ in found), default=0)
     orders = [
         (part.format, tree.trees[0], tree.accumulator)
         for part, tree, _ in found
-        if part.system == "torch.sum" and part.length == shortest and not part.alone
+        if (part.system, part.length, part.alone) == ("torch.sum", LENGTHS[0], False)
         if tree.trees and rounds_of(tree.trees[0]) is not None
     ]
     return suite_plots.sums(orders, errors(found), record, style)

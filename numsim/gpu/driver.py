@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -105,12 +106,10 @@ class Gpu:
         return values
 
     def provenance(self) -> dict[str, Any]:
-        module = Path("/proc/driver/nvidia/version")
-        text = module.read_text(errors="replace").splitlines()[0] if module.exists() else "unknown"
         return {
             "device": self.name,
             "compute_capability": f"{self.capability[0]}.{self.capability[1]}",
-            "driver": " ".join(text.split())[:200],
+            "driver": _driver(),
             "cuda_of_driver": self.cuda,
             "nvrtc": f"{self.compiler.version[0]}.{self.compiler.version[1]}",
             "cuda_bindings": host.version("cuda-bindings") or "unknown",
@@ -184,6 +183,17 @@ class Gpu:
             (function,) = self._call(self._cu.cuModuleGetFunction, module, kernel.function.encode())
             self._modules[kernel] = function, module
         return self._modules[kernel][0]
+
+
+@cache
+def _driver() -> str:
+    """Its version alone: what stands around it can name who built it, and where."""
+    try:
+        text = Path("/proc/driver/nvidia/version").read_text(errors="replace")
+    except OSError:  # Windows, WSL, sandboxes
+        return "unknown"
+    found = re.search(r"\b\d{3,}(\.\d+)+", text)
+    return found[0] if found else "unknown"
 
 
 def _answer(function: Any, *arguments: Any) -> list[Any]:

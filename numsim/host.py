@@ -54,6 +54,7 @@ def check_ieee() -> None:
         )
 
 
+@lru_cache
 def version(package: str) -> str | None:
     """The version of an installed package, without importing it; None where it is not installed.
 

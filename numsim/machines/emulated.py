@@ -54,6 +54,8 @@ def emulate(q: Question) -> npt.NDArray[Any]:
         return replay_scales(q.scaler, decode(q.arrays[0], q.inputs[0])).view(code_dtype(q.output))
     if q.operation == AMAX:
         return amax(q.arrays[0], q.output)
+    if q.operation == LIBRARY:
+        raise InputError(f"{q}: {q.system} states no order in which it adds. Example: ask('sum', ...), which has one")
     draw = _draw(q)
     if q.operation == "cast":
         return convert(q.arrays[0], q.inputs[0], q.output, q.policy, draw)

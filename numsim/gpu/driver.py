@@ -71,7 +71,9 @@ class Gpu:
         (version,) = self._call(cu.cuDriverGetVersion)
         self.cuda = f"{version // 1000}.{version % 1000 // 10}"
         if version // 1000 < self.compiler.version[0]:
-            cure = 'python -m pip install "numsim[cuda12]"' if version // 1000 == 12 else "a driver of CUDA 12 or later"
+            # the bindings of CUDA 12 load NVRTC 13 where pip has left it
+            other = 'python -m pip uninstall -y nvidia-cuda-nvrtc; python -m pip install "numsim[cuda12]"'
+            cure = other if version // 1000 == 12 else "a driver of CUDA 12 or later"
             raise UnavailableError(
                 f"the driver is too old: it runs CUDA {self.cuda}, NVRTC here compiles for {self.compiler.version[0]}. "
                 f"What helps: {cure}"

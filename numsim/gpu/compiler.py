@@ -63,7 +63,7 @@ class Compiler:
             if int(code):
                 log = self._output(program, "ProgramLog").decode(errors="replace").strip("\0\n ")
                 first = next((line for line in log.splitlines() if "error" in line), log or code.name)
-                cure = f". Another version may: {INSTALL}" if "--gpu-architecture" in first else ""
+                cure = f". Another version may: {INSTALL}" if "--gpu-architecture" in first or "ptxas" in first else ""
                 version = f"{self.version[0]}.{self.version[1]}"
                 raise UnavailableError(f"NVRTC {version} does not compile for {architecture}: {_line(first)}{cure}")
             return self._output(program, kind)

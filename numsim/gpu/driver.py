@@ -32,6 +32,20 @@ class DeviceError(UnavailableError):
     """A GPU that failed: its driver says so, or its results cannot be trusted."""
 
 
+# of torch's and cuBLAS's CUDA errors, those after which the GPU goes on working
+_HARMLESS = ("out of memory", "ALLOC_FAILED", "NOT_SUPPORTED", "INVALID_VALUE", "no kernel image")
+
+
+def torch_failed(told: str) -> UnavailableError:
+    """What torch's error means for the GPU: something is not to be had here, or the GPU takes no more work.
+
+    >>> torch_failed("CUDA error: an illegal memory access was encountered")
+    DeviceError('CUDA error: an illegal memory access was encountered; this process can use the GPU no more')
+    """
+    broken = "CUDA error" in told and not any(word in told for word in _HARMLESS)
+    return DeviceError(f"{told}; this process can use the GPU no more") if broken else UnavailableError(told)
+
+
 class Device(Protocol):
     """Runs kernels on words. Tests put a GPU made of this CPU in its place."""
 

@@ -17,15 +17,12 @@ import numpy.typing as npt
 
 from numsim.errors import UnavailableError
 from numsim.gpu import driver, units
-from numsim.gpu.driver import DeviceError
 from numsim.gpu.instructions import Instruction, chip_of, why_missing
 from numsim.machines import torch_functions
 from numsim.machines.question import Can, Question
 from numsim.machines.torch_library import TorchLibrary, first_line
 
 _WITH_CUDA = "install one with CUDA: https://pytorch.org/get-started/locally"
-# of torch's and cuBLAS's CUDA errors, those after which the GPU goes on working
-_HARMLESS = ("out of memory", "ALLOC_FAILED", "NOT_SUPPORTED", "INVALID_VALUE", "no kernel image")
 
 
 class Cuda(TorchLibrary):
@@ -112,8 +109,7 @@ class Cuda(TorchLibrary):
         return super()._answer(q)
 
     def failed(self, told: str) -> UnavailableError:
-        broken = "CUDA error" in told and not any(word in told for word in _HARMLESS)
-        return DeviceError(f"{told}; this process can use the GPU no more") if broken else UnavailableError(told)
+        return driver.torch_failed(told)
 
     def provenance(self) -> dict[str, Any]:
         """Device, versions, kernels, and what is switched on: of each half that works."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from numsim.errors import UnavailableError
+from numsim.errors import NumsimError, UnavailableError
 from numsim.experiments.experiment import Session
 from numsim.gpu.driver import DeviceError
 from numsim.machines import find_machine
@@ -36,17 +36,18 @@ class Collector(Session):
     def part(self, name: str) -> Iterator[None]:
         """What is asked within belongs to the part ``name``: a row of the verdicts.
 
-        A device that fails ends this part only; what it answered before is not kept.
+        A device that fails, or anything else that goes wrong, ends this part only; what it answered before is not kept.
         """
         self._part, before = name, len(self.answers)
         self.say(name)
         try:
             yield
-        except DeviceError as error:
-            self.failed[name] = str(error)
-            del self.answers[before:], self.parts[before:]
-        except UnavailableError as error:
-            self.missing[name] = str(error)
+        except Exception as error:
+            if isinstance(error, UnavailableError) and not isinstance(error, DeviceError):
+                self.missing[name] = str(error)
+            else:  # whatever it is, the answers of the other parts are worth a record
+                self.failed[name] = str(error) if isinstance(error, NumsimError) else f"{type(error).__name__}: {error}"
+                del self.answers[before:], self.parts[before:]
         finally:
             self._part = ""
 

@@ -18,6 +18,7 @@ from numsim.array import from_codes
 from numsim.data import MATRICES, load_digits
 from numsim.errors import InputError, UnavailableError, check_choice, short
 from numsim.formats import FP16, FP32
+from numsim.gpu.driver import torch_failed
 from numsim.optimizers.mlp import initial_weights
 from numsim.random import bits_from, check_seed
 from numsim.scaling import check_strict, get_scaler
@@ -120,7 +121,7 @@ def train(
                 tensors[step] = found
         return Run(_trace(device, about, rows, network.accuracy()), tensors)
     except RuntimeError as error:  # of the device; or an older torch lacks something
-        raise UnavailableError(f"training in {dtype} on {device} failed: {_line(error)}") from error
+        raise torch_failed(f"training in {dtype} on {device} failed: {_line(error)}") from error
     finally:
         torch.set_num_threads(threads)
 

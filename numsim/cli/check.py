@@ -24,8 +24,10 @@ from numsim.machines.emulated import has_kernel
 from numsim.machines.question import Question
 from numsim.machines.recorded import Record, parse_record
 from numsim.machines.verdict import Verdict, compare_answers, compare_traces
-from numsim.show import report, text
+from numsim.show import report, suite_page, suite_text, text
 from numsim.show.text import Line, Span
+from numsim.suites import get_suite
+from numsim.tensorcore import EvidenceWarning
 from numsim.traces import Trace, load_trace, read_trace
 
 _SHOWN = 10
@@ -41,11 +43,13 @@ def add(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "check",
         description="Recompute a result (.json, from 'numsim run') or a record (.npz, from 'numsim record') on the "
-        "emulator. Says 'equal', or what differs; exits with 1 if that is not documented. A trace (.json, from "
-        "Trace.save) is shown, compared with another one, and drawn: a loss scale, an amax and its limit, or ranges.",
+        "emulator. Says 'equal', or what differs; exits with 1 if that is not documented. A suite's record gets a "
+        "table, and a page with pictures. A trace (.json, from Trace.save) is shown, compared with another one, "
+        "and drawn: a loss scale, an amax and its limit, or ranges.",
         examples=[
             "numsim check numsim-results/swamping.json",
             "numsim check casts.npz",
+            "numsim check tensorcore-nvidia-h200.npz --out h200.html",
             "numsim check submission.json --json",
             "numsim check ours.json --against theirs.json          (traces)",
             "numsim check trace.json --out trace.svg",
@@ -55,8 +59,12 @@ def add(subparsers: Any) -> None:
     parser.add_argument("--against", metavar="FILE", help="a trace to compare traces with")
     parser.add_argument("--nan", choices=("mask", "bits"), default="mask",
                         help="NaNs of other sign or payload count as equal (mask, default) or not (bits)")  # fmt: skip
-    parser.add_argument("--style", choices=("page", "slide"), default="page", help="of the picture (default: page)")
-    add_output(parser, "a folder, or a file .json or .txt, to write to as well; .png or .svg: a trace's picture")
+    parser.add_argument("--style", choices=("page", "slide"), default="page", help="of the pictures (default: page)")
+    add_output(
+        parser,
+        "a folder, or a file .json or .txt, to write to as well; .png or .svg: a trace's picture; "
+        ".html: a suite's page",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -68,12 +76,15 @@ def run(args: argparse.Namespace) -> int:
             why = "--out draws traces" if pictured else "--against compares traces"
             example = "--out trace.png" if pictured else "--against theirs.json"
             raise InputError(f"{files.show(name)} is no trace: {why}. Example: numsim check ours.json {example}")
+    paged = _wants_page(args, [content for _, content in contents])
     if pictured:
         _draw(contents[0][1], Path(args.out), args.style)
     code, found = FINE, []
     for name, content in contents:
         if isinstance(content, Trace):
             one = _trace(content, files.show(name), against, files.show(Path(args.against or "").name), args.nan)
+        elif isinstance(content, Record) and content.suite:
+            one = compare_suite(content, files.show(name), args.nan)
         elif isinstance(content, Record):
             one = _record(content, files.show(name), args.nan)
         else:
@@ -81,12 +92,15 @@ def run(args: argparse.Namespace) -> int:
         found.append(one)
         code = max(code, one["code"], key=(FINE, CANNOT_RUN, CHECK_FAILED).index)
         if not args.json:
-            text.write(_lines(one), sys.stdout, colour=_output.colour(args.plain))
-    keep = ("file", "kind", "what", "equal", "differences", "verdict", "notes")
-    told = {"numsim": __version__, "checked": [{k: one[k] for k in keep} for one in found]}
+            print_one(one, args.plain)
+    keep = ("file", "kind", "what", "equal", "differences", "verdict", "notes", "parts")
+    told = {"numsim": __version__, "checked": [{k: one[k] for k in keep if k in one} for one in found]}
     if args.out is not None and not pictured:
         lines = [line for one in found for line in _lines(one)]
-        _output.write_out(args.out, "check", {"txt": text.plain(lines), "json": _output.to_json(told)})
+        written = {"txt": text.plain(lines), "json": _output.to_json(told)}
+        if paged:
+            written["html"] = page(found[0], args.style)
+        _output.write_out(args.out, "check", written)
     if args.json:
         _output.print_json(told)
     return code
@@ -103,11 +117,27 @@ def _read(name: str) -> Record | Trace | dict[str, Any]:
     return results.read_result(content, what)
 
 
+def print_one(one: Mapping[str, Any], plain: bool) -> None:
+    """What came of one file, to stdout."""
+    text.write(_lines(one), sys.stdout, colour=_output.colour(plain))
+
+
+def _wants_page(args: argparse.Namespace, contents: Sequence[Any]) -> bool:
+    """Whether --out takes a suite's page: a folder, or a file .html, which takes nothing else."""
+    suites = [isinstance(content, Record) and bool(content.suite) for content in contents]
+    if args.out is None or suites == [True]:
+        return args.out is not None and Path(args.out).suffix.lower() not in (".txt", ".json")
+    if Path(args.out).suffix.lower() == ".html":
+        raise InputError("--out .html: a page is of one record of a suite. "
+                         "Example: numsim check tensorcore-nvidia-h200.npz --out h200.html")  # fmt: skip
+    return False
+
+
 def _wants_picture(args: argparse.Namespace) -> bool:
     """Whether --out names a picture; what cannot be written is refused before any work."""
     if args.out is None:
         return False
-    path = _output.check_out(args.out, "check", ("txt", "json", "png", "svg"))
+    path = _output.check_out(args.out, "check", ("txt", "json", "png", "svg", "html"))
     pictured = path.suffix.lower() in _PICTURES and not path.is_dir()
     if pictured and len(args.files) > 1:
         raise InputError(f"{len(args.files)} files: a picture is of one trace. Example: numsim check trace.json "
@@ -146,7 +176,61 @@ def _trace(trace: Trace, what: str, against: Trace | None, other: str, nan: str)
     }
 
 
+def compare_suite(record: Record, what: str, nan: str) -> dict[str, Any]:
+    """A suite's record: a verdict for each part."""
+    _check_work(record, what)
+    suite = get_suite(record.suite)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", EvidenceWarning)  # the notes tell
+        rows = suite.compare(record)
+    total = Verdict(record.machine, "emulated")
+    for row in rows:
+        total += row.verdict
+    failed = bool(record.failed or total.unexplained or (nan == "bits" and total.nan))
+    return {
+        "file": what,
+        "kind": "suite",
+        "what": f"suite {suite.name}: {suite_text.summary(record, rows)}",
+        "equal": not total.differ and not record.failed,
+        "differences": [str(d) for row in rows for d in row.verdict.shown],
+        "verdict": total.to_dict(),
+        "parts": [{"part": row.part, "note": row.note, **row.verdict.to_dict()} for row in rows],
+        "notes": [*_of_version(record), *suite.notes(record, rows)],
+        "code": CHECK_FAILED if failed else FINE,
+        "suite": suite,
+        "record": record,
+        "rows": rows,
+    }
+
+
+def page(one: Mapping[str, Any], style: str) -> str:
+    """The page of a suite's record."""
+    return suite_page.page(one["suite"], one["record"], one["rows"], style)
+
+
 def _record(record: Record, what: str, nan: str) -> dict[str, Any]:
+    _check_work(record, what)
+    verdict = compare_answers(record.answers, find_machine("emulated"), name=record.machine, nan=nan)
+    failed = verdict.unexplained or verdict.skipped
+    return {
+        "file": what,
+        "kind": "record",
+        "what": f"{len(record.answers)} questions, {verdict.compared} answers of {record.machine}",
+        "equal": not verdict.differ and not verdict.skipped,
+        "differences": [str(d) for d in verdict.shown],
+        "verdict": verdict.to_dict(),
+        "notes": _of_version(record),
+        "code": CHECK_FAILED if failed else FINE,
+        "rows": [("record", verdict)],
+    }
+
+
+def _of_version(record: Record) -> list[str]:
+    return [f"recorded with numsim {record.numsim}; this is {__version__}"] if record.numsim != __version__ else []
+
+
+def _check_work(record: Record, what: str) -> None:
+    """Refuse what cannot be recomputed in some minutes."""
     for q, _ in record.answers:
         if math.prod(q.shape) > _MOST_RESULTS:
             raise RecordError(f"{what}: {q} has more than {_MOST_RESULTS:.0e} results: so many are not recomputed.")
@@ -156,20 +240,6 @@ def _record(record: Record, what: str, nan: str) -> dict[str, Any]:
             f"{what} asks for more than can be recomputed in some minutes: at most {_MOST_WORK:.0e} roundings where "
             f"numsim has a kernel, and {_MOST_WORK // _REFERENCE:.0e} where not."
         )
-    verdict = compare_answers(record.answers, find_machine("emulated"), name=record.machine, nan=nan)
-    notes = [f"recorded with numsim {record.numsim}; this is {__version__}"] if record.numsim != __version__ else []
-    failed = verdict.unexplained or verdict.skipped
-    return {
-        "file": what,
-        "kind": "record",
-        "what": f"{len(record.answers)} questions, {verdict.compared} answers of {record.machine}",
-        "equal": not verdict.differ and not verdict.skipped,
-        "differences": [str(d) for d in verdict.shown],
-        "verdict": verdict.to_dict(),
-        "notes": notes,
-        "code": CHECK_FAILED if failed else FINE,
-        "rows": [("record", verdict)],
-    }
 
 
 def work(q: Question) -> int:
@@ -249,7 +319,10 @@ def _lines(one: Mapping[str, Any]) -> list[Line]:
         says = "cannot be checked here"
     if one["equal"] is None:
         says = "undamaged"
-    lines: list[Line] = [[Span(f"{one['file']}: {says}", "strong")], *report.wrapped(one["what"], indent=2)]
+    lines: list[Line] = [[Span(f"{one['file']}: {says}", "strong")]]
+    if one["kind"] == "suite":
+        return [*lines, *suite_text.table_lines(one["suite"], one["record"], one["rows"])]
+    lines += report.wrapped(one["what"], indent=2)
     for note in one["notes"]:
         lines += report.wrapped(note, indent=2)
     lines += [[Span(line)] for line in one.get("trace", "").splitlines()]

@@ -1,42 +1,53 @@
-"""numsim record: a machine's answers to the experiments' questions, in a file."""
+"""numsim record: a machine's answers to the questions of experiments or of a suite, in a file."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from numsim import files
+from numsim import files, kernels
 from numsim._version import __version__
-from numsim.cli import FINE, _output, add_output
+from numsim.cli import CHECK_FAILED, FINE, _output, add_output
 from numsim.cli.run import OUT, Progress, add_names, choose
 from numsim.errors import InputError, UnavailableError
 from numsim.experiments.experiment import Session
 from numsim.machines import find_machine, get_machine
 from numsim.machines.question import Answer, Question
-from numsim.machines.recorded import read_record, write_record
+from numsim.machines.recorded import Record, parse_record, read_record, write_record
+from numsim.suites import SUITES, Collector, Suite, get_suite
+from numsim.suites.suite import file_name
 
 
 def add(subparsers: Any) -> None:
     parser = subparsers.add_parser(
         "record",
-        description="Save a machine's answers to the questions of experiments (all if none is named). "
-        "'numsim check FILE' recomputes them; 'numsim run --against FILE' compares with them where the machine is not.",
+        description="Save a machine's answers to the questions of experiments (all if none is named), or of a suite: "
+        "all that is asked of one GPU. 'numsim check FILE' recomputes them; 'numsim run --against FILE' compares with "
+        "them where the machine is not.",
         examples=[
             "numsim record casts --machine ml_dtypes --out casts.npz",
             "numsim record --machine torch-cpu",
+            "numsim record --suite tensorcore --machine cuda",
+            "numsim record --suite all --machine cuda --out h200/",
             "numsim check casts.npz",
             "numsim run casts --against casts.npz",
         ],
     )
     add_names(parser)
+    parser.add_argument("--suite", metavar="NAME", help=f"{', '.join(SUITES)}, or all")
     parser.add_argument("--machine", metavar="NAME", required=True, help="whose: numpy, ml_dtypes, torch-cpu, ...")
     parser.add_argument("--force", action="store_true", help="replace the file if it exists")
-    add_output(parser, f"the file, .npz (default: NAME-MACHINE.npz in {OUT})")
+    add_output(parser, f"the file, .npz (default: NAME-MACHINE.npz in {OUT}); of suites the folder (default: {OUT})")
 
 
 def run(args: argparse.Namespace) -> int:
+    return _experiments(args) if args.suite is None else _suites(args)
+
+
+def _experiments(args: argparse.Namespace) -> int:
     experiments = choose(args)
     machine = get_machine(args.machine)
     path = _path(args, machine.name)
@@ -100,3 +111,87 @@ def _path(args: argparse.Namespace, machine: str) -> Path:
     if path.exists() and not args.force:
         raise InputError(f"{files.show(path)} exists: --force replaces it, or choose another --out.")
     return path
+
+
+# --- suites -----------------------------------------------------------------------------------------------------------
+def _suites(args: argparse.Namespace) -> int:
+    """Asks need numpy, torch and cuda-bindings only; what compares and draws is loaded where numsim's kernels run."""
+    suites = [get_suite(name) for name in (SUITES if args.suite.strip().lower() == "all" else [args.suite])]
+    if args.names or args.format or args.chip or args.set or args.student or args.course or args.size != "lecture":
+        raise InputError("--suite asks what it asks: it goes with --machine, --seed, --out, --force and --json only. "
+                         "Example: numsim record --suite tensorcore --machine cuda --seed 2")  # fmt: skip
+    machine = get_machine(args.machine)
+    paths = _suite_paths(args, suites, machine.provenance())
+    told: list[dict[str, Any]] = []
+    missing: dict[str, str] = {}
+    for n, suite in enumerate(suites):
+        progress = Progress(f"[{n + 1}/{len(suites)}] {suite.name}")
+        collector = Collector(machine, 1 if args.seed is None else args.seed, progress.say)
+        suite.ask(collector)
+        Progress.clear()
+        missing[suite.name] = "; ".join(dict.fromkeys((*collector.failed.values(), *collector.missing.values())))
+        if not collector.answers:
+            _output.warn(f"{suite.name}: nothing answered: {missing[suite.name]}")
+            continue
+        data = collector.bytes(suite.name)
+        files.write_atomic(paths[suite.name], data, replace=args.force)
+        told.append(_tell(args, suite, parse_record(data, files.show(paths[suite.name])), paths[suite.name]))
+    if not told:
+        raise UnavailableError(f"{machine.name} answered nothing: {'; '.join(dict.fromkeys(missing.values()))}.")
+    if args.json:
+        _output.print_json({"numsim": __version__, "records": told})
+    return CHECK_FAILED if any(one["failed"] or one.get("unexplained") for one in told) else FINE
+
+
+def _suite_paths(args: argparse.Namespace, suites: list[Suite], provenance: Mapping[str, Any]) -> dict[str, Path]:
+    """Where the records go; refused before any work where they cannot go there."""
+    if args.out is not None and args.out.lower().endswith((".npz", ".html")):
+        raise InputError(f"--out {args.out!r}: records of suites go to a folder, each with its page. "
+                         f"Example: --out {OUT}")  # fmt: skip
+    folder = files.make_folder(args.out if args.out is not None else OUT)
+    paths = {suite.name: folder / file_name(suite.name, provenance) for suite in suites}
+    for path in paths.values():
+        if path.exists() and not args.force:
+            raise InputError(f"{files.show(path)} exists: --force replaces it, or choose another --out.")
+    return paths
+
+
+def _tell(args: argparse.Namespace, suite: Suite, record: Record, path: Path) -> dict[str, Any]:
+    """Print what was recorded and, where numsim's kernels run, how it compares; the same for JSON."""
+    facts: dict[str, Any] = {
+        "file": files.show(path), "suite": suite.name, "machine": record.machine,
+        "device": record.provenance.get("device"), "questions": len(record.answers),
+        "answers": sum(a.codes.size for _, a in record.answers), "bytes": path.stat().st_size,
+        "inputs": record.inputs, "skipped": dict(record.skipped), "failed": dict(record.failed),
+    }  # fmt: skip
+    lines = [f"{facts['questions']} questions, {facts['answers']} answers of {facts['device'] or record.machine} in "
+             f"{facts['file']} ({facts['bytes'] / 1e6:.1f} MB)"]  # fmt: skip
+    if why := kernels.why_not():
+        reasons: dict[str, list[str]] = {}
+        for part, reason in record.skipped.items():
+            reasons.setdefault(reason, []).append(part)
+        for reason, parts in reasons.items():
+            lines.append(f"skipped: {reason} ({len(parts)} part{'s' * (len(parts) != 1)})")
+        lines += [f"FAILED {part}: {reason}" for part, reason in record.failed.items()]
+        lines.append(f"compare it anywhere: numsim check {facts['file']}   (not here: {why})")
+    if not args.json:
+        sys.stdout.write("\n".join(lines) + "\n")
+    if not why:
+        facts |= _compare(args, suite, record, path)
+    return facts
+
+
+def _compare(args: argparse.Namespace, suite: Suite, record: Record, path: Path) -> dict[str, Any]:
+    """The table of verdicts, and the page beside the record."""
+    from numsim.cli import check  # loads all that compares
+
+    one = check.compare_suite(record, files.show(path), "mask")
+    if not args.json:
+        check.print_one(one, args.plain)
+    page = path.with_suffix(".html")
+    if page.exists() and not args.force:
+        _output.warn(f"{files.show(page)} exists and is kept: --force replaces it")
+    else:
+        files.write_atomic(page, check.page(one, "page"))
+        _output.warn(f"wrote {files.show(page)}")
+    return {"page": files.show(page), "unexplained": one["verdict"]["unexplained"], "parts": one["parts"]}

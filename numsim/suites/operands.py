@@ -110,7 +110,7 @@ class Draw:
 
     def sign(self, shape: tuple[int, ...], t: Type) -> Integers:
         """The sign bit or nothing."""
-        return self.bits(1, shape) * np.int64(t.sign)
+        return np.asarray(self.bits(1, shape) * np.int64(t.sign))
 
 
 # --- codes by their fields, as int64 ----------------------------------------------------------------------------------
@@ -157,7 +157,7 @@ def specials(draw: Draw, shape: tuple[int, ...], t: Type) -> Integers:
     infinity = {"infinity": t.largest + 1, "NaN": t.largest + 1, "numbers": t.largest}[t.top]
     payload = draw.bits(t.fraction_bits + t.ignored, shape) | 1
     low = payload & ((1 << t.ignored) - 1)  # of TF32: bits that the unit does not read
-    nan = infinity | np.where(draw.one_in(2, shape), payload, low) * (t.top == "infinity")
+    nan = infinity | np.where(draw.one_in(2, shape) | (t.ignored == 0), payload, low) * (t.top == "infinity")
     which = draw.integers(0, 4, shape)
     code = np.choose(which, [np.zeros_like(which), np.full_like(which, infinity), nan, np.full_like(which, t.largest),
                              np.full_like(which, 1 << t.ignored)])  # fmt: skip
@@ -212,7 +212,7 @@ class Sets:
         codes = (bias + draw.integers(-far, far, shape)) << fraction_bits | draw.bits(3, shape) >> 3 - fraction_bits
         if name == "scale special":
             ends = np.choose(draw.integers(0, 4, shape), [np.full(shape, x) for x in (0, 1, nan - 1, nan, bias)])
-            codes = np.where(draw.one_in(4, shape), ends, codes)
+            codes = np.where(draw.one_in(2, shape), ends, codes)
         return codes.astype(np.uint8)
 
     def _shapes(self, tiles: int = 0) -> tuple[tuple[int, ...], ...]:

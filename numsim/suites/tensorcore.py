@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -143,6 +144,13 @@ class InstructionRow(Row):
     sets: Mapping[str, Verdict] = field(default_factory=dict)
     answers: Mapping[str, tuple[Question, Answer]] = field(default_factory=dict)
 
+    @cached_property
+    def differences(self) -> list[str]:
+        """What differs and which unit would fit, in sentences."""
+        if self.model is None or not self.verdict.differ:
+            return []
+        return list(what_differs(self.model, self.answers, {name: v.differ for name, v in self.sets.items()}))
+
 
 def _compare(record: Record) -> list[Row]:
     emulated, chip = find_machine("emulated"), _chip(record)
@@ -237,8 +245,7 @@ def _notes(record: Record, rows: Sequence[Row]) -> list[str]:
                         f"instruction{'s' * (count != 1)}")  # fmt: skip
     told += _evidence(record, own)
     for row in own:
-        if row.verdict.differ and row.model is not None:
-            told += what_differs(row.model, row.answers, {n: v.differ for n, v in row.sets.items()})
+        told += row.differences
     return told
 
 

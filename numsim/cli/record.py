@@ -164,8 +164,9 @@ def _tell(args: argparse.Namespace, suite: Suite, record: Record, path: Path) ->
         "answers": sum(a.codes.size for _, a in record.answers), "bytes": path.stat().st_size,
         "inputs": record.inputs, "skipped": dict(record.skipped), "failed": dict(record.failed),
     }  # fmt: skip
-    lines = [f"{facts['questions']} questions, {facts['answers']} answers of {facts['device'] or record.machine} in "
-             f"{facts['file']} ({facts['bytes'] / 1e6:.1f} MB)"]  # fmt: skip
+    whose = facts["device"] or record.machine
+    lines = [f"{facts['file']}: {facts['bytes'] / 1e6:.1f} MB",
+             f"{facts['questions']} questions, {facts['answers']} answers of {whose}"]  # fmt: skip
     if why := kernels.why_not():
         reasons: dict[str, list[str]] = {}
         for part, reason in record.skipped.items():
@@ -173,7 +174,7 @@ def _tell(args: argparse.Namespace, suite: Suite, record: Record, path: Path) ->
         for reason, parts in reasons.items():
             lines.append(f"skipped: {reason} ({len(parts)} part{'s' * (len(parts) != 1)})")
         lines += [f"FAILED {part}: {reason}" for part, reason in record.failed.items()]
-        lines.append(f"compare it anywhere: numsim check {facts['file']}   (not here: {why})")
+        lines += [f"not compared here: {why}", f"compare it anywhere: numsim check {facts['file']}"]
     if not args.json:
         sys.stdout.write("\n".join(lines) + "\n")
     if not why:

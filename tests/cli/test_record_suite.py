@@ -1,0 +1,217 @@
+"""numsim record --suite and numsim check of what it wrote; and that recording takes nothing but NumPy."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from numsim import kernels
+from numsim.cli import main, record
+from numsim.machines import find_machine
+from numsim.machines.recorded import read_record, write_record
+from numsim.suites import tensorcore
+from numsim.tensorcore import get_model
+from tests.gpu import cpu
+from tests.suites.fake import Gpu
+from tests.suites.test_tensorcore import changed
+
+F16, FP8 = "mma.m16n8k16.f32.f16.f16.f32", "mma.m16n8k32.f32.e4m3.e4m3.f32"
+ROOT = Path(__file__).resolve().parents[2]
+FILE = "tensorcore-nvidia-h200"
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    """A GPU of two instructions, asked for little."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tensorcore, "list_models", lambda chip: [get_model(chip, name) for name in (F16, FP8)])
+    monkeypatch.setattr(tensorcore, "EXPERIMENTS", {"kept-bits": {}})
+    monkeypatch.setattr(tensorcore, "OUTPUTS", 128)
+    monkeypatch.setattr(tensorcore, "_LARGE", ())
+    put(monkeypatch, Gpu())
+
+
+def put(monkeypatch, machine):
+    monkeypatch.setattr(record, "get_machine", lambda name: machine)
+
+
+def call(capsys, *args):
+    code = main(list(args))
+    out = capsys.readouterr()
+    return code, out.out, out.err
+
+
+def recorded(capsys, *args):
+    return call(capsys, "record", "--suite", "tensorcore", "--machine", "cuda", "--out", "out", *args)
+
+
+def test_record_and_check(capsys):
+    code, out, err = recorded(capsys)
+    assert code == 0 and f"numsim: wrote out/{FILE}.html" in err
+    assert f"out/{FILE}.npz: 0.1 MB" in out and "mma, 2 instructions" in out and "same bits" in out
+    assert "torch is not installed" in out and max(map(len, out.splitlines())) <= 80 and out.isascii()
+    kept = read_record(f"out/{FILE}.npz")
+    assert kept.suite == "tensorcore" and set(kept.parts) == {F16, FP8, "kept-bits"} and kept.provenance["seed"] == 1
+    page = Path(f"out/{FILE}.html").read_text(encoding="utf-8")
+    assert F16.replace(".", ".<wbr>") in page and "<svg" in page
+    code, out, err = call(capsys, "check", f"out/{FILE}.npz")
+    assert code == 0 and f"out/{FILE}.npz: equal" in out and "mma, 2 instructions" in out and err == ""
+    assert call(capsys, "run", "kept-bits", "--chip", "h200", "--against", f"out/{FILE}.npz")[0] == 0
+
+
+def test_check_writes_what_is_asked_for(capsys):
+    recorded(capsys)
+    for out, written in (
+        ("p.html", ["p.html"]),
+        ("r.json", ["r.json"]),
+        ("folder/", ["folder/check.html", "folder/check.json", "folder/check.txt"]),
+    ):
+        assert call(capsys, "check", f"out/{FILE}.npz", "--out", out)[0] == 0  # fmt: skip
+        assert all(Path(name).exists() for name in written)
+    assert "<html" in Path("p.html").read_text(encoding="utf-8")
+    told = json.loads(Path("r.json").read_text())["checked"][0]
+    assert told["kind"] == "suite" and told["equal"] and {p["part"] for p in told["parts"]} >= {F16, FP8}
+    code, out, err = call(capsys, "check", f"out/{FILE}.npz", f"out/{FILE}.npz", "--out", "p.html")
+    assert code == 2 and out == "" and "a page is of one record of a suite" in err
+
+
+def test_json_is_json(capsys):
+    code, out, _ = recorded(capsys, "--json", "--seed", "7")
+    (told,) = json.loads(out)["records"]
+    assert code == 0 and told["suite"] == "tensorcore" and told["device"] == "NVIDIA H200" and not told["unexplained"]
+    assert read_record(told["file"]).provenance["seed"] == 7
+    assert any("torch is not installed" in why for why in told["skipped"].values())
+    code, out, _ = call(capsys, "check", told["file"], "--json")
+    assert code == 0 and json.loads(out)["checked"][0]["verdict"]["unexplained"] == 0
+
+
+def test_an_existing_file_is_kept(capsys, monkeypatch):
+    recorded(capsys)
+    before = Path(f"out/{FILE}.npz").read_bytes()
+
+    class Silent(Gpu):
+        def answer(self, question):
+            raise AssertionError("asked before it was known where the answers go")
+
+    put(monkeypatch, Silent())
+    code, out, err = recorded(capsys)
+    assert code == 2 and out == "" and "exists: --force replaces it" in err
+    assert Path(f"out/{FILE}.npz").read_bytes() == before
+    put(monkeypatch, Gpu())
+    assert recorded(capsys, "--force", "--seed", "2")[0] == 0
+    assert Path(f"out/{FILE}.npz").read_bytes() != before
+
+
+def test_another_unit_is_a_failed_check(capsys, monkeypatch):
+    put(monkeypatch, Gpu(way=changed(fraction_bits=26)))
+    code, out, _ = recorded(capsys)
+    assert code == 1 and "UNEXPLAINED" in out and max(map(len, out.splitlines())) <= 80
+    code, out, _ = call(capsys, "check", f"out/{FILE}.npz")
+    assert code == 1 and f"out/{FILE}.npz: DIFFERS" in out and "F = 26" in out
+
+
+def test_nan_codes(capsys, monkeypatch):
+    def other(model, arrays):
+        made = changed()(model, arrays)
+        return np.where(made == model.nan, made.dtype.type(0x7FC00000), made)
+
+    put(monkeypatch, Gpu(way=other))
+    assert recorded(capsys)[0] == 0
+    assert call(capsys, "check", f"out/{FILE}.npz", "--nan", "bits")[0] == 1
+
+
+def test_a_failing_instruction(capsys, monkeypatch):
+    put(monkeypatch, Gpu(broken=[FP8]))
+    code, out, _ = recorded(capsys)
+    assert code == 1 and "FAILED" in out and "elements are misplaced" in out and "same bits" in out
+    assert call(capsys, "check", f"out/{FILE}.npz")[0] == 1
+
+
+def test_nothing_answered(capsys, monkeypatch):
+    class Mute(Gpu):
+        def can(self, question=None):
+            return replace_reason(super().can(question))
+
+    def replace_reason(can):
+        return can._replace(yes=False, reason="needs compute capability 99.0")
+
+    put(monkeypatch, Mute())
+    code, out, err = recorded(capsys)
+    assert code == 4 and out == "" and "answered nothing: " in err and "needs compute capability 99.0" in err
+    assert not Path("out", f"{FILE}.npz").exists()
+
+
+def test_without_a_gpu(capsys, monkeypatch):
+    monkeypatch.undo()
+    if find_machine("cuda").can():
+        pytest.skip("there is a GPU here")
+    code, out, err = call(capsys, "record", "--suite", "tensorcore", "--machine", "cuda")
+    assert code == 4 and out == "" and len(err.splitlines()) == 1 and "GPU" in err
+
+
+def test_without_kernels_it_is_only_recorded(capsys, monkeypatch):
+    monkeypatch.setattr(kernels, "why_not", lambda: "numba is not installed")
+    code, out, _ = recorded(capsys)
+    assert code == 0 and "\nnot compared here: numba is not installed\n" in out
+    assert f"\ncompare it anywhere: numsim check out/{FILE}.npz\n" in out
+    assert "skipped: torch is not installed (7 parts)" in out and "verdict" not in out
+
+
+@pytest.mark.parametrize(("args", "words"), [
+    (["--suite", "tensorcores"], "unknown suite 'tensorcores': did you mean tensorcore?"),
+    (["kept-bits", "--suite", "tensorcore"], "--suite asks what it asks"),
+    (["--suite", "tensorcore", "--chip", "h100"], "--suite asks what it asks"),
+    (["--suite", "tensorcore", "--out", "x.npz"], "records of suites go to a folder"),
+])  # fmt: skip
+def test_wrong_use(capsys, args, words):
+    code, out, err = call(capsys, "record", *args, "--machine", "cuda")
+    assert code == 2 and out == "" and words in err and "Example: " in err and len(err.splitlines()) == 1
+
+
+def test_a_record_of_a_suite_that_is_unknown(capsys):
+    recorded(capsys)
+    kept = read_record(f"out/{FILE}.npz")
+    parts = {"suite": "nonsense", "parts": kept.parts}
+    write_record("other.npz", kept.answers, **parts)
+    code, out, err = call(capsys, "check", "other.npz")
+    assert code == 2 and out == "" and "unknown suite 'nonsense'" in err
+
+
+LEAN = """
+import sys, pathlib
+absent = ("numba", "ml_dtypes", "matplotlib", "rich", "torch")
+sys.modules.update(dict.fromkeys(absent))  # no import finds them
+from numsim.gpu import driver
+from numsim.tensorcore import get_model
+from numsim.suites import tensorcore
+from tests.gpu.cpu import Cpu
+device = Cpu("t4", pathlib.Path(sys.argv[1]))
+driver.device = lambda: device
+tensorcore.list_models = lambda chip: [get_model(chip, "mma.m16n8k8.f32.f16.f16.f32")]
+tensorcore.EXPERIMENTS = {"kept-bits": {}}
+tensorcore.OUTPUTS, tensorcore._LARGE = 16, ()
+tensorcore.questions = lambda model, seed, all=tensorcore.questions: [q for q in all(model, seed) if q[0] == "near"]
+from numsim.cli import main
+code = main(["record", "--suite", "tensorcore", "--machine", "cuda", "--out", sys.argv[1]])
+loaded = [name for name in sys.modules if name.partition(".")[0] in absent and sys.modules[name]]
+print(code, loaded)
+"""
+
+
+@pytest.mark.skipif(bool(cpu.why_not()), reason=cpu.why_not())
+def test_recording_takes_numpy_only(tmp_path, monkeypatch):
+    """The kernels, on a GPU made of this CPU; numba, torch and what draws cannot be imported, and nobody tries to."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", LEAN, str(tmp_path)], cwd=ROOT, env=environment,
+                          capture_output=True, text=True)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[-1] == "0 []" and "compare it anywhere: numsim check" in done.stdout
+    kept = read_record(tmp_path / "tensorcore-nvidia-t4.npz")
+    assert {"mma.m16n8k8.f32.f16.f16.f32", "kept-bits"} == set(kept.parts)
+    monkeypatch.undo()  # compared as any record is
+    assert [row.verdict.text for row in tensorcore.SUITE.compare(kept)][:2] == ["same bits"] * 2

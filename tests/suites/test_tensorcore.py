@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from numsim.gpu import driver
+from numsim.gpu.instructions import chip_of
 from numsim.machines.cuda import Cuda
-from numsim.machines.recorded import parse_record
+from numsim.machines.recorded import Record, parse_record
+from numsim.machines.verdict import Verdict
 from numsim.suites import tensorcore
 from numsim.suites.suite import Collector
 from numsim.tensorcore import get_model, list_models
@@ -213,6 +215,23 @@ def test_pictures_are_those_of_the_experiments(monkeypatch):
     _, record = asked(Gpu("a100"))
     (stem, _, alt), *_ = tensorcore.SUITE.draw(record, "page")
     assert "kept-bits" in stem and "A100" in alt
+
+
+@pytest.mark.parametrize(("device", "capability", "chip"), [
+    ("NVIDIA H200", (9, 0), "h200"), ("NVIDIA H100 80GB HBM3", (9, 0), "h100"), ("Tesla T4", (7, 5), "t4"),
+    ("NVIDIA A100-SXM4-40GB", (8, 0), "a100"), ("NVIDIA GeForce RTX 4090", (8, 9), "rtx4090"),
+    ("NVIDIA RTX 1000 Ada Generation Laptop GPU", (8, 9), "rtx1000ada"), ("NVIDIA B200", (10, 0), "b200"),
+    ("Tesla V100-SXM2-16GB", (7, 0), "v100"), ("NVIDIA A2", (8, 6), "a2"), ("NVIDIA RTX A2000", (8, 6), "a2"),
+    ("NVIDIA RTX PRO 6000 Blackwell Server Edition", (12, 0), "rtxpro6000"), ("NVIDIA GB10", (12, 1), ""),
+])  # fmt: skip
+def test_devices_and_chips(device, capability, chip):
+    """Whose records a GPU is asked for; evidence is raised only for a chip of its own name."""
+    assert chip_of(device, capability) == chip
+    model = get_model(chip or "h200", "mma.m8n8k4.f32.f16.f16.f32" if chip in ("t4", "v100") else F16)
+    row = tensorcore.InstructionRow(model.instruction, Verdict("cuda", "emulated", compared=1), "", model)
+    facts = {"machine": "cuda", "device": device, "compute_capability": ".".join(map(str, capability))}
+    notes = " ".join(tensorcore._evidence(Record("0", facts, ()), [row]))
+    assert ("no evidence is raised" in notes) == (device in ("NVIDIA RTX A2000", "NVIDIA GB10"))
 
 
 # --- the kernels themselves -------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from numsim.errors import InputError, UnavailableError
 from numsim.experiments.experiment import Session
 from numsim.machines import find_machine, get_machine
 from numsim.machines.question import Answer, Question
-from numsim.machines.recorded import Record, parse_record, read_record, write_record
+from numsim.machines.recorded import Record, read_record, write_record
 from numsim.suites import SUITES, Collector, Suite, get_suite
 from numsim.suites.suite import file_name
 
@@ -123,24 +123,27 @@ def _suites(args: argparse.Namespace) -> int:
     machine = get_machine(args.machine)
     paths = _suite_paths(args, suites, machine.provenance())
     told: list[dict[str, Any]] = []
-    missing: dict[str, str] = {}
+    kept: list[tuple[Suite, Record]] = []
+    missing: list[str] = []
     for n, suite in enumerate(suites):
         progress = Progress(f"[{n + 1}/{len(suites)}] {suite.name}")
         collector = Collector(machine, 1 if args.seed is None else args.seed, progress.say)
         suite.ask(collector)
         Progress.clear()
-        missing[suite.name] = "; ".join(dict.fromkeys((*collector.failed.values(), *collector.missing.values())))
         if not collector.answers:
-            _output.warn(f"{suite.name}: nothing answered: {missing[suite.name]}")
+            missing.append("; ".join(dict.fromkeys((*collector.failed.values(), *collector.missing.values()))))
+            _output.warn(f"{suite.name}: nothing answered: {missing[-1]}")
             continue
-        data = collector.bytes(suite.name)
-        files.write_atomic(paths[suite.name], data, replace=args.force)
-        told.append(_tell(args, suite, parse_record(data, files.show(paths[suite.name])), paths[suite.name]))
+        path = files.write_atomic(paths[suite.name], collector.bytes(suite.name), replace=args.force)
+        kept.append((suite, read_record(path)))  # what was written can be read
+        told.append(_facts(args, suite, kept[-1][1], path))
     if not told:
-        raise UnavailableError(f"{machine.name} answered nothing: {'; '.join(dict.fromkeys(missing.values()))}.")
+        raise UnavailableError(f"{machine.name} answered nothing: {'; '.join(dict.fromkeys(missing))}.")
+    for facts, (suite, record) in zip(told, kept, strict=True):  # when all is recorded, whatever comes of it
+        facts |= _compare(args, record, paths[suite.name])
     if args.json:
         _output.print_json({"numsim": __version__, "records": told})
-    return CHECK_FAILED if any(one["failed"] or one.get("unexplained") for one in told) else FINE
+    return CHECK_FAILED if any(facts["failed"] or facts.get("unexplained") for facts in told) else FINE
 
 
 def _suite_paths(args: argparse.Namespace, suites: list[Suite], provenance: Mapping[str, Any]) -> dict[str, Path]:
@@ -156,34 +159,28 @@ def _suite_paths(args: argparse.Namespace, suites: list[Suite], provenance: Mapp
     return paths
 
 
-def _tell(args: argparse.Namespace, suite: Suite, record: Record, path: Path) -> dict[str, Any]:
-    """Print what was recorded and, where numsim's kernels run, how it compares; the same for JSON."""
+def _facts(args: argparse.Namespace, suite: Suite, record: Record, path: Path) -> dict[str, Any]:
+    """What was recorded: printed, and for JSON."""
     facts: dict[str, Any] = {
         "file": files.show(path), "suite": suite.name, "machine": record.machine,
         "device": record.provenance.get("device"), "questions": len(record.answers),
         "answers": sum(a.codes.size for _, a in record.answers), "bytes": path.stat().st_size,
         "inputs": record.inputs, "skipped": dict(record.skipped), "failed": dict(record.failed),
     }  # fmt: skip
-    whose = facts["device"] or record.machine
-    lines = [f"{facts['file']}: {facts['bytes'] / 1e6:.1f} MB",
-             f"{facts['questions']} questions, {facts['answers']} answers of {whose}"]  # fmt: skip
-    if why := kernels.why_not():
-        reasons: dict[str, list[str]] = {}
-        for part, reason in record.skipped.items():
-            reasons.setdefault(reason, []).append(part)
-        for reason, parts in reasons.items():
-            lines.append(f"skipped: {reason} ({len(parts)} part{'s' * (len(parts) != 1)})")
-        lines += [f"FAILED {part}: {reason}" for part, reason in record.failed.items()]
-        lines += [f"not compared here: {why}", f"compare it anywhere: numsim check {facts['file']}"]
     if not args.json:
-        sys.stdout.write("\n".join(lines) + "\n")
-    if not why:
-        facts |= _compare(args, suite, record, path)
+        whose = facts["device"] or record.machine
+        sys.stdout.write(f"{facts['file']}: {facts['bytes'] / 1e6:.1f} MB\n"
+                         f"{facts['questions']} questions, {facts['answers']} answers of {whose}\n")  # fmt: skip
+        sys.stdout.flush()
     return facts
 
 
-def _compare(args: argparse.Namespace, suite: Suite, record: Record, path: Path) -> dict[str, Any]:
-    """The table of verdicts, and the page beside the record."""
+def _compare(args: argparse.Namespace, record: Record, path: Path) -> dict[str, Any]:
+    """The verdicts and the page beside the record, where numsim's kernels run; else how to get them."""
+    if why := kernels.why_not():
+        if not args.json:
+            sys.stdout.write("".join(f"{line}\n" for line in _uncompared(record, files.show(path), why)))
+        return {}
     from numsim.cli import check  # loads all that compares
 
     one = check.compare_suite(record, files.show(path), "mask")
@@ -196,3 +193,15 @@ def _compare(args: argparse.Namespace, suite: Suite, record: Record, path: Path)
         files.write_atomic(page, check.page(one, "page"))
         _output.warn(f"wrote {files.show(page)}")
     return {"page": files.show(page), "unexplained": one["verdict"]["unexplained"], "parts": one["parts"]}
+
+
+def _uncompared(record: Record, file: str, why: str) -> Iterator[str]:
+    reasons: dict[str, list[str]] = {}
+    for part, reason in record.skipped.items():
+        reasons.setdefault(reason, []).append(part)
+    for reason, parts in reasons.items():
+        yield f"skipped: {reason} ({len(parts)} part{'s' * (len(parts) != 1)})"
+    for part, reason in record.failed.items():
+        yield f"FAILED {part}: {reason}"
+    yield f"not compared here: {why}"
+    yield f"compare it anywhere: numsim check {file}"

@@ -13,9 +13,9 @@ HOUSE = Path(numsim.__file__).parent
 FLOORS = [  # from the ground up; a room may import rooms of its own floor and of those below
     {"_version", "errors", "events", "host", "formats", "random", "files", "wording"},
     {"values", "codes", "kernels", "rounding"},
-    {"arithmetic"},
+    {"arithmetic", "elementary"},
     {"accumulate"},
-    {"array", "operations", "sum_trace", "traces", "expression"},
+    {"array", "operations", "_function_tables", "functions", "sum_trace", "traces", "expression"},
     {"explain", "data"},
     {"tensorcore"},
     {"gpu"},

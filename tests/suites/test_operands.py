@@ -11,7 +11,7 @@ from numsim.codes import check_codes, exact
 from numsim.gpu.instructions import Instruction
 from numsim.suites import operands
 from numsim.suites.operands import TYPES, Draw, Sets, matrices
-from numsim.tensorcore import get_model, list_chips, list_models
+from numsim.tensorcore import get_model, list_models
 from numsim.tensorcore.models import TYPES as FORMATS
 from numsim.tensorcore.models import word_format
 
@@ -37,12 +37,12 @@ def test_the_same_for_the_same_seed():
     assert hashlib.sha256(b"".join(x.tobytes() for a in first for x in a)).hexdigest()[:16] == "94756ea22008e3aa"
 
 
-@pytest.mark.parametrize("chip", [c for c in list_chips() if not c.startswith("mi")])
+@pytest.mark.parametrize("chip", ["v100", "t4", "a100", "l40s", "h200", "b200", "rtx5090"])
 def test_codes_of_every_instruction(chip):
     """In numsim's shapes, of the formats that its record names; every set that the formats can express is there."""
     for model in list_models(chip):
         i = Instruction.of(model)
-        found = dict(Sets(i, 3, outputs=64))
+        found = dict(Sets(i, 3, outputs=16))
         assert {"bits", "finite", "near", "ladder", "special", "zeros", "overflow"} <= set(found), model
         assert ("scales" in found) == ("scale special" in found) == bool(model.scale)
         assert ("K x 4" in found) == (model.c == model.d)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from numsim import errors, formats, kernels, random
 from numsim._version import __version__
 from numsim.array import Array, array, from_codes
+from numsim.codebooks import Codebook, get_format, list_codebooks
 from numsim.codes import classify, decode, exact, neighbours, pack, ulp, unpack
 from numsim.errors import FormatError, InputError, NumsimError, RangeError, RecordError, UnavailableError
 from numsim.events import Events
@@ -31,11 +32,10 @@ from numsim.formats import (
     TF32,
     UE4M3,
     Format,
-    get_format,
     list_formats,
 )
 from numsim.functions import cos, erf, exp, exp2, log, log2, rsqrt, sigmoid, sin, tanh
-from numsim.operations import add, cumsum, div, dot, fma, matmul, mul, sqrt, sub, sum
+from numsim.operations import add, cumsum, div, dot, fma, matmul, mean, mul, norm, sqrt, sub, sum
 from numsim.rounding import encode, round_to
 from numsim.traces import Event, SumTrace, Trace, load_trace, trace_sum
 
@@ -74,6 +74,7 @@ __all__ = [
     "TF32",
     "UE4M3",
     "Array",
+    "Codebook",
     "Event",
     "Events",
     "Explanation",
@@ -110,14 +111,17 @@ __all__ = [
     "from_codes",
     "get_format",
     "kernels",
+    "list_codebooks",
     "list_formats",
     "load_trace",
     "log",
     "log2",
     "machines",
     "matmul",
+    "mean",
     "mul",
     "neighbours",
+    "norm",
     "optimizers",
     "pack",
     "random",

@@ -10,15 +10,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from numsim.codebooks import Codebook, get_format
 from numsim.errors import InputError, RangeError, short
-from numsim.formats import FP32, FP64, Format, get_format
+from numsim.formats import FP32, FP64, Format
 from numsim.host import flushes_subnormals
 from numsim.values import NAN, as_fraction, to_rational
 
 Codes = npt.NDArray[np.unsignedinteger[Any]]
 
 
-def code_dtype(format: Format) -> np.dtype[Any]:
+def code_dtype(format: Format | Codebook) -> np.dtype[Any]:
     """The smallest unsigned dtype that holds the codes.
 
     >>> code_dtype(get_format("tf32"))
@@ -27,8 +28,10 @@ def code_dtype(format: Format) -> np.dtype[Any]:
     return np.dtype(f"uint{8 * format.code_bytes}")
 
 
-def check_codes(codes: Any, format: Format) -> Codes:
+def check_codes(codes: Any, format: Format | Codebook) -> Codes:
     """Codes as an array of the format's dtype; refuses signed dtypes, floats and codes out of range."""
+    if isinstance(format, Codebook):
+        return format.check(codes)
     example = f"Example: numsim.from_codes([0x{format.max_code:x}], '{format}')"
     try:
         array = np.asarray(codes)
@@ -47,7 +50,7 @@ def check_codes(codes: Any, format: Format) -> Codes:
     return array.astype(code_dtype(format), copy=False)
 
 
-def check_code(code: Any, format: Format) -> int:
+def check_code(code: Any, format: Format | Codebook) -> int:
     """One code as a Python integer."""
     array = check_codes(code, format)
     if array.ndim:
@@ -79,7 +82,7 @@ def neighbours(code: Any, format: Any) -> tuple[int | None, int | None]:
     """The codes of the next number below and the next above; None where there is none.
 
     Rules: NaN raises; an infinity counts as a neighbour of the largest number; both zeros lie between the two least
-    numbers.
+    numbers. Of a codebook only the codes that encoding gives are neighbours.
 
     >>> [hex(c) for c in neighbours(0x3DCD, "bf16")]
     ['0x3dcc', '0x3dce']
@@ -88,31 +91,39 @@ def neighbours(code: Any, format: Any) -> tuple[int | None, int | None]:
     """
     format = get_format(format)
     code = check_code(code, format)
+    if isinstance(format, Codebook):
+        return format.neighbours(code)
     if to_rational(code, format) == NAN:
         raise InputError(f"code {code:#x} of {format} is NaN: it has no neighbours.")
     sign, magnitude = (code & format.sign_mask), code & ~format.sign_mask
-    top = format.max_code + (format.specials == "ieee")
-    outer = magnitude + 1 | sign if magnitude < top else None
-    if magnitude:
-        # stepping inwards from the least negative number reaches -0, or +0 where -0 does not exist
-        inner: int | None = magnitude - 1 | (sign if magnitude > 1 or format.specials != "fnuz" else 0)
-    else:
-        inner, outer = (format.sign_mask | 1 if format.signed else None), 1
-        return inner, outer
+    least = 1 << format.fraction_bits if format.gap else 1
+    if magnitude < least:  # zero, or the least number of a format without zero
+        outer = least if least <= format.top_code else None
+        return (format.sign_mask | outer if format.signed and outer else None), outer
+    outer = magnitude + 1 | sign if magnitude < format.top_code else None
+    inner = magnitude - 1 if magnitude > least else 0
+    if inner or format.specials != "fnuz":  # from the least negative number to -0, or to +0 where -0 does not exist
+        inner |= sign
     return (outer, inner) if sign else (inner, outer)
 
 
 def ulp(code: Any, format: Any) -> Fraction:
-    """Unit in the last place: the weight of the last fraction bit of this code (of zero: the least subnormal).
+    """Unit in the last place: the weight of the last fraction bit of this code.
+
+    Of zero it is the least number above it, of a codebook's number the gap to the next one away from zero.
 
     >>> ulp(0x3DCD, "bf16") == Fraction(1, 2**11)
     True
     """
     format = get_format(format)
     code = check_code(code, format)
+    if isinstance(format, Codebook):
+        return format.ulp(code)
     if to_rational(code, format).denominator == 0:
         raise InputError(f"code {code:#x} of {format} is no finite number: it has no ulp.")
     rank = format.rank(code & ~format.sign_mask)
+    if rank == 0:
+        return Fraction(format.least)
     exponent = max(rank >> format.fraction_bits, 1) - 1 + format.emin
     shift = exponent - format.fraction_bits
     return Fraction(1 << shift) if shift >= 0 else Fraction(1, 1 << -shift)
@@ -132,6 +143,8 @@ def decode(codes: Any, format: Any) -> Any:
     """
     format = get_format(format)
     codes = check_codes(codes, format)
+    if isinstance(format, Codebook):
+        return format.decode(codes)[()]
     if not format.fits(FP64):
         return np.array([_as_float(c, format) for c in codes.ravel().tolist()]).reshape(codes.shape)[()]
     return (_table(format)[codes] if format.bits <= 16 else _decode(codes, format))[()]
@@ -165,6 +178,8 @@ def _decode(codes: Codes, format: Format) -> npt.NDArray[np.float64]:
             return np.where(np.isnan(values), np.nan, values)
     rank = magnitude if format.zero else magnitude + (1 << format.fraction_bits)
     rank = np.minimum(rank, format.max_rank)  # infinities and NaN are put in below
+    if format.gap:
+        rank = np.where(rank < 1 << format.fraction_bits, 0, rank)
     place = np.maximum(rank >> format.fraction_bits, 1) - 1  # exponent above emin
     significand = (rank - (place << format.fraction_bits)).astype(np.float64)  # below 2^53: exact
     values = np.ldexp(significand, (place + (format.emin - format.fraction_bits)).astype(np.int32))
@@ -176,14 +191,14 @@ def _decode(codes: Codes, format: Format) -> npt.NDArray[np.float64]:
 
 def _is_cut_off(format: Format, base: Format) -> bool:
     """Whether the codes are those of ``base`` without the last fraction bits, as BF16's are of FP32."""
-    same = ("exponent_bits", "bias", "signed", "specials", "zero")
+    same = ("exponent_bits", "bias", "signed", "specials", "zero", "infinities", "gap")
     return format.fraction_bits <= base.fraction_bits and all(getattr(format, n) == getattr(base, n) for n in same)
 
 
 def _is_nan(codes: Codes, magnitude: npt.NDArray[np.int64], format: Format) -> Any:
     if format.specials == "fnuz":
         return codes == format.nan_code
-    return magnitude > format.max_code + (format.specials == "ieee")
+    return magnitude > format.top_code
 
 
 def classify(codes: Any, format: Any) -> Any:
@@ -194,21 +209,24 @@ def classify(codes: Any, format: Any) -> Any:
     """
     format = get_format(format)
     codes = check_codes(codes, format)
-    magnitude = codes.astype(np.uint64) & np.uint64((1 << format.magnitude_bits) - 1)
-    rank = magnitude if format.zero else magnitude + np.uint64(1 << format.fraction_bits)
+    if isinstance(format, Codebook):
+        return np.where(format.decode(codes) == 0, "zero", "normal")[()]
+    magnitude = (codes.astype(np.uint64) & np.uint64((1 << format.magnitude_bits) - 1)).astype(np.int64)
+    rank = magnitude if format.zero else magnitude + (1 << format.fraction_bits)
+    below = rank < 1 << format.fraction_bits
     infinity = magnitude == format.infinity_code if format.infinity_code is not None else np.zeros(codes.shape, bool)
-    nan = codes == format.nan_code if format.specials == "fnuz" else (magnitude > format.max_code) & ~infinity
     return np.select(
-        [nan, infinity, rank == 0, rank < 1 << format.fraction_bits],
+        [_is_nan(codes, magnitude, format), infinity, below if format.gap else rank == 0, below],
         ["nan", "infinity", "zero", "subnormal"],
         "normal",
     )[()]
 
 
 def pack(codes: Any, format: Any) -> npt.NDArray[np.uint8]:
-    """Codes of a 4- or 6-bit format side by side in bytes, along the last axis; the first code in the low bits.
+    """Codes of a format of 2 to 7 bits side by side in bytes, along the last axis; the first code in the low bits.
 
-    The last axis must fill whole bytes: a multiple of 2 codes (4 bits) or 4 codes (6 bits, 3 bytes).
+    The last axis must fill whole bytes: a multiple of 2 codes (4 bits), 4 codes (2 bits in a byte, 6 bits in three) or
+    8 codes (3, 5 and 7 bits, in as many bytes).
 
     >>> pack([0x1, 0xF], "e2m1")
     array([241], dtype=uint8)
@@ -221,10 +239,11 @@ def pack(codes: Any, format: Any) -> npt.NDArray[np.uint8]:
             f"codes of shape {codes.shape}: {format.bits}-bit codes pack in groups of {group} along the last axis. "
             f"Example: numsim.pack([0] * {group}, '{format}')"
         )
-    words = codes.reshape(*codes.shape[:-1], codes.shape[-1] // group, group).astype(np.uint32)
-    word = (words << (np.arange(group, dtype=np.uint32) * format.bits)).sum(axis=-1, dtype=np.uint32)
-    parts = np.stack([word >> (8 * i) & 0xFF for i in range(group * format.bits // 8)], axis=-1)
-    return parts.reshape(*codes.shape[:-1], codes.shape[-1] * format.bits // 8).astype(np.uint8)
+    words = codes.reshape(*codes.shape[:-1], codes.shape[-1] // group, group).astype(np.uint64)
+    word = np.bitwise_or.reduce(words << np.arange(0, group * format.bits, format.bits, dtype=np.uint64), axis=-1)
+    size = group * format.bits // 8
+    parts = word[..., None] >> np.arange(0, 8 * size, 8, dtype=np.uint64) & np.uint64(0xFF)
+    return np.asarray(parts, np.uint8).reshape(*codes.shape[:-1], codes.shape[-1] // group * size)
 
 
 def unpack(packed: Any, format: Any) -> npt.NDArray[np.uint8]:
@@ -244,13 +263,16 @@ def unpack(packed: Any, format: Any) -> npt.NDArray[np.uint8]:
         raise InputError(
             f"packed data of dtype {data.dtype}, shape {data.shape}: uint8 with a last axis of a multiple of {size}."
         )
-    parts = data.reshape(*data.shape[:-1], data.shape[-1] // size, size).astype(np.uint32)
-    word = (parts << (np.arange(size, dtype=np.uint32) * 8)).sum(axis=-1, dtype=np.uint32)
-    codes = np.stack([word >> (format.bits * i) & (format.codes - 1) for i in range(group)], axis=-1)
-    return codes.reshape(*data.shape[:-1], data.shape[-1] * 8 // format.bits).astype(np.uint8)
+    parts = data.reshape(*data.shape[:-1], data.shape[-1] // size, size).astype(np.uint64)
+    word = np.bitwise_or.reduce(parts << np.arange(0, 8 * size, 8, dtype=np.uint64), axis=-1)
+    places = np.arange(0, group * format.bits, format.bits, dtype=np.uint64)
+    codes = word[..., None] >> places & np.uint64(format.codes - 1)
+    return np.asarray(codes, np.uint8).reshape(*data.shape[:-1], data.shape[-1] // size * group)
 
 
-def _group(format: Format) -> int:
-    if format.bits not in (4, 6):
-        raise InputError(f"{format} has {format.bits} bits: only 4- and 6-bit codes are packed. Example: 'e2m1'")
-    return {4: 2, 6: 4}[format.bits]
+def _group(format: Format | Codebook) -> int:
+    if not 2 <= format.bits <= 7:
+        raise InputError(
+            f"{format} has {format.bits} bits: codes of 2 to 7 bits are packed. Example: numsim.pack([1, 2], 'e2m1')"
+        )
+    return 8 // math.gcd(8, format.bits)

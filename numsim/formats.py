@@ -1,13 +1,18 @@
 """Number formats as data: which numbers exist, and what the codes at the edges mean.
 
 A format is a frozen record. A magnitude code (the code without its sign bit) reads as ``exponent field | fraction``;
-magnitudes are in the order of their codes, so that everything else follows from six fields:
+magnitudes are in the order of their codes, so that everything else follows from a few fields, each its own choice:
 
 * exponent field > 0:  value = (1 + fraction / 2^F) * 2^(field - bias)
 * exponent field = 0:  value = fraction / 2^F * 2^(1 - bias)         (subnormal numbers and zero)
-* the top codes:       what ``specials`` says
+* where NaN is:        what ``specials`` says
+* ``infinities``:      the code above the largest number
 
-Adding a format is adding a row to the table below.
+Adding a format is adding a row to the table below. The formats of the IEEE P3109 draft (interim report 4.0, June 2026:
+a draft, subject to change) are rows of two lines, for their names say everything: ``_p3109``. Its words for overflow:
+SatFinite is ``overflow="saturate"``, SatPropagate "saturate-finite", OvfInf "ieee". Where they part: finite formats
+saturate in the draft under all three, here only under "saturate"; unsigned ones take what is below zero to 0 there, to
+NaN here; ToOdd with OvfInf gives infinity in signed formats there, the largest number here.
 """
 
 from __future__ import annotations
@@ -25,7 +30,7 @@ from numsim.errors import FormatError, short
 
 Specials = Literal["ieee", "fn", "fnuz", "finite"]
 _EXAMPLE = "Example: numsim.Format('e5m4', 5, 4, bias=15)"
-SPECIALS: dict[str, str] = {
+SPECIALS: dict[str, str] = {  # with ``infinities``, the code above the largest number is taken from the numbers
     "ieee": "top exponent field: infinity (fraction 0) and NaN",
     "fn": "the all-ones code is NaN, no infinity",
     "fnuz": "the code of -0 is NaN, no infinity, no -0",
@@ -41,16 +46,23 @@ class Format:
     ----------
     name : how the format is called, e.g. ``"fp16"``.
     exponent_bits, fraction_bits : field widths; the significand has one hidden bit more than the fraction.
+        Without exponent bits the numbers are evenly spaced: sign and magnitude, fixed point.
     bias : the exponent field of 1.0.
     signed : whether the top bit is a sign.
-    specials : ``"ieee"``, ``"fn"``, ``"fnuz"`` or ``"finite"`` (see ``SPECIALS``).
-    zero : False for E8M0 only, whose code 0 is a power of two like all others (no zero, no subnormals).
+    specials : where NaN is: ``"ieee"``, ``"fn"``, ``"fnuz"`` or ``"finite"`` (see ``SPECIALS``).
+    zero : False where code 0 is a power of two like all others, as in E8M0 (no zero, no subnormals; unsigned).
     title, source : for people; not part of equality.
+    infinities : whether the code above the largest number is infinity. None: only in ``"ieee"``, which always has it.
+    subnormals : False where nothing lies between zero and the least normal number: what has exponent field 0 is zero,
+        as in hardware that knows no subnormal numbers. False in any case where there is no room for them.
 
     Raises ``FormatError`` when the fields make no format.
 
     >>> FP16.max, FP16.least_subnormal == Fraction(1, 2**24), FP16.precision
     (Fraction(65504, 1), True, 11)
+    >>> mine = Format("mine", 4, 3, bias=7, specials="fn", infinities=True, subnormals=False)
+    >>> str(mine.max), hex(mine.infinity_code), hex(mine.nan_code), str(mine.least)
+    ('416', '0x7e', '0x7f', '1/64')
     """
 
     name: str
@@ -62,6 +74,8 @@ class Format:
     zero: bool = True
     title: str = field(default="", compare=False)
     source: str = field(default="user-defined", compare=False)
+    infinities: bool | None = field(default=None, kw_only=True)
+    subnormals: bool = field(default=True, kw_only=True)
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
@@ -71,6 +85,9 @@ class Format:
         for field_name in ("exponent_bits", "fraction_bits", "bias"):  # NumPy's integers would wrap
             object.__setattr__(self, field_name, self._whole(field_name))
         e, f = self.exponent_bits, self.fraction_bits
+        if self.infinities is None:
+            object.__setattr__(self, "infinities", self.specials == "ieee")
+        ieee = self.specials == "ieee"
         rules = [
             (isinstance(self.signed, bool), f"signed={short(self.signed)}: allowed are True and False"),
             (isinstance(self.zero, bool), f"zero={short(self.zero)}: allowed are True and False"),
@@ -78,19 +95,28 @@ class Format:
                 isinstance(self.specials, str) and self.specials in SPECIALS,
                 f"specials={short(self.specials)} is not one of {', '.join(SPECIALS)}",
             ),
-            (1 <= e <= 15 and 0 <= f <= 62, f"exponent_bits={e}, fraction_bits={f}: allowed are 1..15 and 0..62"),
-            (abs(self.bias) <= 1 << 16, f"bias={short(self.bias)}: allowed are -65536 to 65536"),
-            (self.bits <= 64, f"{self.bits} bits: a code has at most 64"),
+            (isinstance(self.infinities, bool), f"infinities={short(self.infinities)}: allowed are True and False"),
+            (isinstance(self.subnormals, bool), f"subnormals={short(self.subnormals)}: allowed are True and False"),
             (
-                self.specials != "ieee" or (e >= 2 and f >= 1),
-                "specials='ieee' needs 2 exponent bits and a fraction bit",
+                0 <= e <= 15 + (f == 0) and 0 <= f <= 62,
+                f"exponent_bits={e}, fraction_bits={f}: allowed are 0..15 (16 without a fraction) and 0..62",
             ),
+            (abs(self.bias) <= 1 << 16, f"bias={short(self.bias)}: allowed are -65536 to 65536"),
+            (1 <= e + f and self.bits <= 64, f"{self.bits} bits: a code has at most 64, and one besides the sign"),
+            (not ieee or (e >= 2 and f >= 1), "specials='ieee' needs 2 exponent bits and a fraction bit"),
+            (not ieee or self.infinities, "specials='ieee' has infinities: specials='fn' has a NaN and none"),
             (self.specials != "fnuz" or (self.signed and self.zero), "specials='fnuz' needs signed=True and zero=True"),
             (self.zero or not self.signed, "zero=False needs signed=False"),
         ]
         for holds, rule in rules:
             if not holds:
-                raise FormatError(f"format {short(self.name)}: {rule}. {_EXAMPLE}")
+                raise self._refused(rule)
+        if self.max_code < 0 or (self.gap and self.max_code < 1 << f):
+            raise self._refused("infinity, NaN and missing subnormals leave no number but zero")
+        object.__setattr__(self, "subnormals", self.subnormals and self.zero and f > 0)
+
+    def _refused(self, rule: str) -> FormatError:
+        return FormatError(f"format {short(self.name)}: {rule}. {_EXAMPLE}")
 
     def _whole(self, field_name: str) -> int:
         value = getattr(self, field_name)
@@ -128,21 +154,29 @@ class Format:
     @cached_property
     def max_code(self) -> int:
         """Magnitude code of the largest finite number."""
-        top = 1 << self.magnitude_bits
-        return {"ieee": top - (1 << self.fraction_bits) - 1, "fn": top - 2, "fnuz": top - 1, "finite": top - 1}[
-            self.specials
-        ]
+        top = (1 << self.magnitude_bits) - 1
+        return top - (1 << self.fraction_bits if self.specials == "ieee" else (self.specials == "fn") + self._infinity)
 
     @cached_property
     def infinity_code(self) -> int | None:
-        return self.max_code + 1 if self.specials == "ieee" else None
+        return self.max_code + 1 if self.infinities else None
+
+    @property
+    def _infinity(self) -> int:
+        return int(bool(self.infinities))
 
     @cached_property
     def nan_code(self) -> int | None:
         """The canonical NaN: positive and quiet. FP16 0x7e00, E4M3 0x7f, the fnuz formats 0x80."""
         if self.specials == "ieee":
             return self.max_code + 1 + (1 << (self.fraction_bits - 1))
-        return {"fn": self.max_code + 1, "fnuz": self.sign_mask, "finite": None}[self.specials]
+        all_ones = (1 << self.magnitude_bits) - 1
+        return {"fn": all_ones, "fnuz": self.sign_mask, "finite": None}[self.specials]
+
+    @cached_property
+    def top_code(self) -> int:
+        """Magnitude code of the largest number, infinity counted."""
+        return self.max_code + self._infinity
 
     # --- values ----------------------------------------------------------------------------------------------------
     @cached_property
@@ -157,8 +191,13 @@ class Format:
 
     @cached_property
     def emax(self) -> int:
-        """Exponent of the largest finite number."""
-        return (self.max_rank >> self.fraction_bits) - 1 + self.emin
+        """Exponent of the largest finite number: 2^emax <= max < 2^(emax + 1)."""
+        return self.max.numerator.bit_length() - self.max.denominator.bit_length()
+
+    @cached_property
+    def gap(self) -> bool:
+        """Whether there would be room for subnormal numbers, and there are none."""
+        return self.zero and self.fraction_bits > 0 and not self.subnormals
 
     @cached_property
     def max_rank(self) -> int:
@@ -166,7 +205,8 @@ class Format:
 
     def rank(self, magnitude_code: int) -> int:
         """Place of a magnitude on the grid that counts 0 as 0 (E8M0 has no zero: its code 0 has rank 1)."""
-        return magnitude_code if self.zero else magnitude_code + (1 << self.fraction_bits)
+        rank = magnitude_code if self.zero else magnitude_code + (1 << self.fraction_bits)
+        return 0 if self.gap and rank < 1 << self.fraction_bits else rank
 
     def magnitude(self, rank: int) -> Fraction:
         """The exact value at a rank; ranks past ``max_rank`` continue the grid.
@@ -190,12 +230,13 @@ class Format:
 
     @cached_property
     def least_normal(self) -> Fraction:
+        """2^emin (beyond the largest number where all are subnormal)."""
         return self.magnitude(1 << self.fraction_bits)
 
     @cached_property
     def least_subnormal(self) -> Fraction | None:
         """The least number above zero that is not normal; None where there are no subnormal numbers."""
-        return self.magnitude(1) if self.zero and self.fraction_bits else None
+        return self.magnitude(1) if self.subnormals else None
 
     @cached_property
     def least(self) -> Fraction:
@@ -215,13 +256,13 @@ class Format:
     @cached_property
     def decades(self) -> float:
         """Dynamic range: log10 of largest / least number above zero. For people; rounded by libm."""
-        ratio = self.max / self.least
+        ratio = (self.max or self.least) / self.least
         return (math.log2(ratio.numerator) - math.log2(ratio.denominator)) * math.log10(2)
 
     @cached_property
     def integers_up_to(self) -> int:
         """The largest n such that all integers 1..n are numbers of the format."""
-        return min(1 << self.precision, int(self.max))
+        return min(1 << self.precision, int(self.max)) if self.holds(Fraction(1)) else 0
 
     @cached_property
     def adding_one_stalls_at(self) -> Fraction | None:
@@ -230,9 +271,25 @@ class Format:
         >>> [int(f.adding_one_stalls_at) for f in (FP16, BF16, E4M3, E5M2)]
         [2048, 256, 16, 8]
         """
-        if (stall := 1 << self.precision) <= self.max:
-            return Fraction(stall)  # stall + 1 is halfway to the next number, and the even neighbour is below
-        return self.max if self.specials == "finite" else None
+        stall = 1 << self.precision  # stall + 1 is halfway to the next number, and the even neighbour is below
+        if self.fraction_bits == 0 and (self.bias + 1) % 2:
+            stall *= 2  # the code of 2 is odd: 3 becomes 4
+        if stall <= self.max:
+            return Fraction(stall)
+        return self.max if self.infinity_code is None and self.nan_code is None else None
+
+    def holds(self, x: Fraction) -> bool:
+        """Whether this very number is one of the format's.
+
+        >>> E4M3.holds(Fraction(448)), E4M3.holds(Fraction(449)), E4M3.holds(Fraction(1, 3))
+        (True, False, False)
+        """
+        if x == 0:
+            return self.zero
+        n, d = abs(x).as_integer_ratio()
+        unit = max(n.bit_length() - d.bit_length(), self.emin) - self.fraction_bits
+        steps = abs(x) / Fraction(2) ** unit
+        return steps.denominator == 1 and self.least <= abs(x) <= self.max and (self.signed or x > 0)
 
     def __hash__(self) -> int:
         return hash(self.name)  # equality compares all fields; this only has to be quick
@@ -244,11 +301,13 @@ class Format:
             and self.emin - self.fraction_bits >= other.emin - other.fraction_bits
             and self.max <= other.max
             and (other.signed or not self.signed)
+            and (other.zero or not self.zero)
+            and (not other.gap or self.least >= other.least)
         )
 
     @cached_property
     def is_named(self) -> bool:
-        """Whether the name alone says which format this is: one of the table, or an ``eXmY``.
+        """Whether the name alone says which format this is: one of the table, an ``eXmY`` or a ``binaryKpP..``.
 
         >>> FP16.is_named, Format("fp16", 5, 10, bias=16).is_named
         (True, False)
@@ -264,6 +323,23 @@ class Format:
 
 def _ieee(name: str, e: int, f: int, title: str, source: str) -> Format:
     return Format(name, e, f, (1 << (e - 1)) - 1, title=title, source=source)
+
+
+_P3109 = re.compile(r"binary(\d{1,2})p(\d{1,2})([su])([ef])")
+
+
+def _p3109(name: str, bits: int, precision: int, signed: bool, extended: bool) -> Format:
+    """One NaN and one zero: the code of -0 is NaN, or the top code where there is no sign."""
+    most = bits - signed
+    if not (3 <= bits <= 16 and 1 <= precision <= most):
+        raise FormatError(
+            f"unknown format {name!r}: binaryKpP has K from 3 to 16 and P from 1 to K{' - 1' * signed}. "
+            "Example: numsim formats binary8p3se"
+        )
+    return Format(
+        name, most + 1 - precision, precision - 1, 1 << (most - precision), signed, "fnuz" if signed else "fn",
+        title=name.capitalize(), source="IEEE P3109 interim report 4.0 (draft, June 2026)", infinities=extended,
+    )  # fmt: skip
 
 
 _IEEE754 = "IEEE 754-2019, table 3.5"
@@ -340,11 +416,14 @@ def list_formats() -> tuple[Format, ...]:
 def get_format(x: Any) -> Format:
     """The format that ``x`` names: a ``Format``, a name, ``eXmY``, or a numpy, ml_dtypes or torch dtype.
 
-    Any ``eXmY`` that is not in the table is IEEE-style with bias 2^(X-1) - 1. Torch is not imported.
+    Any ``eXmY`` that is not in the table is IEEE-style with bias 2^(X-1) - 1. ``binaryKpPse`` and its kin, signed or
+    unsigned and extended or finite, are those of the IEEE P3109 draft. Torch is not imported.
     Raises ``FormatError`` with the nearest names.
 
     >>> get_format("e4m3").name, get_format("e6m9").bits, get_format("float16") is FP16
     ('e4m3fn', 16, True)
+    >>> str(get_format("binary8p3se").max), get_format("Binary8p4sf").nan_code
+    ('49152', 128)
     """
     if isinstance(x, Format):
         return x
@@ -366,6 +445,10 @@ def get_format(x: Any) -> Format:
                 "in all. Example: numsim explain 0.1 --format e5m4"
             )
         return _ieee(name, e, f, name.upper(), "IEEE 754-2019 style, bias 2^(X-1) - 1")
+    if match := _P3109.fullmatch(name):
+        return _p3109(name, int(match[1]), int(match[2]), match[3] == "s", match[4] == "e")
+    if hasattr(x, "thresholds"):
+        raise FormatError(f"{name} is a codebook, no number format: its numbers can be encoded and decoded, not added.")
     if (block := name.replace("-", "_")) in _BLOCK_FORMATS:
         raise FormatError(
             f"{block} is a block format, no number format{_BLOCK_FORMATS[block]} "

@@ -15,10 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from numsim import kernels
+from numsim.codebooks import Codebook, get_format
 from numsim.codes import Codes, code_dtype, decode
 from numsim.errors import InputError, RangeError, short
 from numsim.events import Events
-from numsim.formats import FP32, FP64, Format, get_format
+from numsim.formats import FP32, FP64, Format
+from numsim.host import flushes_subnormals
 from numsim.random import Draw, make_draw
 from numsim.values import NAN, Rational, Values, as_fraction, as_values, to_rational
 
@@ -63,8 +65,10 @@ class Policy:
 
 
 # --- the reference ----------------------------------------------------------------------------------------------------
-def round_rational(x: Rational, format: Format, policy: Policy, random: int = 0, r: int = 32) -> int:
+def round_rational(x: Rational, format: Format | Codebook, policy: Policy, random: int = 0, r: int = 32) -> int:
     """The code of one exact number. ``random`` are the r random bits of a stochastic rounding."""
+    if isinstance(format, Codebook):
+        return format.round(x, policy.rounding, policy.nan, random, r)
     flush_inputs = policy.subnormals in ("flush-inputs", "flush")
     flush_results = policy.subnormals in ("flush-results", "flush")
     negative = bool(x.sign)
@@ -101,7 +105,8 @@ def round_to_grid(x: Rational, format: Format, rounding: str, random: int = 0, r
 
     Ranks count the numbers from zero up: between two powers of two there are 2^F of them, evenly spaced, and below
     the least normal number the spacing stays. One more than the last rank before a power of two *is* that power of
-    two, so a carry needs no care, be it from subnormal to normal or into a new exponent.
+    two, so a carry needs no care, be it from subnormal to normal or into a new exponent. Where there are no subnormal
+    numbers, zero and the least normal number are neighbours, and zero is the even one.
     """
     n, d = x.numerator, x.denominator
     exponent = n.bit_length() - d.bit_length()
@@ -114,7 +119,10 @@ def round_to_grid(x: Rational, format: Format, rounding: str, random: int = 0, r
     else:
         n <<= -shift
     significand, remainder = divmod(n, d)
-    rank = significand + ((exponent - format.emin) << format.fraction_bits)
+    rank, step = significand + ((exponent - format.emin) << format.fraction_bits), 1
+    if format.gap and rank < 1 << format.fraction_bits:
+        step = 1 << format.fraction_bits
+        remainder, d, rank = n, d * step, 0
     if remainder == 0:
         return rank
 
@@ -134,7 +142,7 @@ def round_to_grid(x: Rational, format: Format, rounding: str, random: int = 0, r
             up = not odd
         case _:  # stochastic: up with probability remainder / d, resolved to r bits
             up = ((remainder << r) // d) + random >= 1 << r
-    return rank + bool(up)
+    return rank + step * bool(up)
 
 
 def nan_result(format: Format, policy: Policy) -> int:
@@ -169,10 +177,20 @@ def below_normal(x: Rational, format: Format) -> bool:
     return x.numerator * least.denominator < least.numerator * x.denominator
 
 
-def count_events(x: Rational, code: int, format: Format, policy: Policy, random: int = 0, r: int = 32) -> Events:
+def count_events(
+    x: Rational, code: int, format: Format | Codebook, policy: Policy, random: int = 0, r: int = 32
+) -> Events:
     """What one rounding did."""
     result = to_rational(code, format)
-    if x.denominator == 0:
+    if isinstance(format, Codebook) and x.denominator:
+        exact = as_fraction(x)
+        return Events(
+            total=1,
+            overflow=int(not format.ordered[0] <= exact <= format.ordered[-1]),
+            underflow=int(exact != 0 and result.numerator == 0),
+            inexact=int(exact != as_fraction(result)),
+        )
+    if x.denominator == 0 or isinstance(format, Codebook):
         return Events(total=1, nan=int(x != NAN and result == NAN))
     flushed = policy.subnormals in ("flush-inputs", "flush") and below_normal(x, format)
     return Events(
@@ -191,7 +209,7 @@ def count_events(x: Rational, code: int, format: Format, policy: Policy, random:
 
 
 def encode_values(
-    values: Values, format: Format, policy: Policy, draw: Draw | None, events: Events | None
+    values: Values, format: Format | Codebook, policy: Policy, draw: Draw | None, events: Events | None
 ) -> npt.NDArray[Any]:
     """The reference over many numbers, in C order: codes, flat."""
     codes = np.empty(values.size, code_dtype(format))
@@ -207,7 +225,12 @@ def encode_values(
 
 
 def convert(
-    codes: Codes, source: Format, format: Format, policy: Policy, draw: Draw | None = None, events: Events | None = None
+    codes: Codes,
+    source: Format | Codebook,
+    format: Format | Codebook,
+    policy: Policy,
+    draw: Draw | None = None,
+    events: Events | None = None,
 ) -> npt.NDArray[Any]:
     """Codes of one format rounded to another; returns codes in the same shape."""
     if source.fits(FP64):
@@ -218,16 +241,19 @@ def convert(
 
 
 def _encode(
-    exact: Values, format: Format, policy: Policy, draw: Draw | None, events: Events | None
+    exact: Values, format: Format | Codebook, policy: Policy, draw: Draw | None, events: Events | None
 ) -> npt.NDArray[Any]:
     """Kernel or reference, with the same bits."""
-    if exact.floats is not None and kernels.suit(exact.floats.dtype, format) and kernels.use(exact.size):
+    floats = exact.floats
+    if isinstance(format, Codebook):
+        quick = policy.rounding == "nearest-even" and events is None and not flushes_subnormals()
+        if floats is not None and quick:
+            return format.nearest(floats.reshape(exact.shape), policy.nan)
+    elif floats is not None and kernels.suit(floats.dtype, format) and kernels.use(exact.size):
         from numsim.kernels import rounding as fast
 
-        codes = fast.encode(exact.floats.reshape(-1), format, policy, draw, events)
-    else:
-        codes = encode_values(exact, format, policy, draw, events)
-    return codes.reshape(exact.shape)
+        return fast.encode(floats.reshape(-1), format, policy, draw, events).reshape(exact.shape)
+    return encode_values(exact, format, policy, draw, events).reshape(exact.shape)
 
 
 # --- the front door ---------------------------------------------------------------------------------------------------
@@ -259,6 +285,9 @@ def encode(
         under "ieee"). The grid is continued past the largest number to decide: E4M3 takes 464 to 448, a tie.
     unsigned formats : numbers below zero give NaN.
     E8M0 : has no zero; zero and what is below its least number give 2^-127.
+    no subnormals : where a format has none, zero and the least normal number are neighbours; a tie gives zero.
+    codebooks : the nearest number, ties by the codebook's own rule; the ends for what lies beyond; ``nan`` as above.
+        Other modes: "up", "down", "toward-zero", "stochastic".
 
     Parameters
     ----------
@@ -331,7 +360,9 @@ def round_to(
     draw = draw_for(policy, exact.size, exact.shape, seed, random_bits, sr_bits)
     direct = out is not None and out.flags.c_contiguous and out.flags.writeable
     flat = out.reshape(-1) if direct and out is not None else np.empty(math.prod(exact.shape), dtype)
-    if exact.floats is not None and kernels.suit(exact.floats.dtype, format) and kernels.use(exact.size):
+    if isinstance(format, Codebook):
+        flat[:] = format.decode(_encode(exact, format, policy, draw, events)).reshape(-1)
+    elif exact.floats is not None and kernels.suit(exact.floats.dtype, format) and kernels.use(exact.size):
         from numsim.kernels import rounding as fast
 
         fast.round_to(exact.floats.reshape(-1), format, policy, draw, events, flat)

@@ -16,13 +16,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from numsim.errors import InputError, NumsimError, short
 from numsim.formats import FP32, FP64, Format
+
+if TYPE_CHECKING:
+    from numsim.codebooks import Codebook
 
 
 class Rational(NamedTuple):
@@ -34,11 +37,13 @@ class Rational(NamedTuple):
 NAN = Rational(0, 0, 0)
 
 
-def to_rational(code: int, format: Format) -> Rational:
+def to_rational(code: int, format: Format | Codebook) -> Rational:
     """What a code stands for, as sign and exact fraction (as told above)."""
+    if not isinstance(format, Format):
+        return rational(format.values[code])
     magnitude = code & (format.sign_mask - 1) if format.signed else code
     sign = int(code != magnitude)
-    if code == format.nan_code or magnitude > format.max_code + (format.specials == "ieee"):
+    if code == format.nan_code or magnitude > format.top_code:
         return NAN
     if magnitude == format.infinity_code:
         return Rational(sign, 1, 0)

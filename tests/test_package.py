@@ -12,7 +12,7 @@ import numsim
 HOUSE = Path(numsim.__file__).parent
 FLOORS = [  # from the ground up; a room may import rooms of its own floor and of those below
     {"_version", "errors", "events", "host", "formats", "random", "files", "wording"},
-    {"values", "codes", "kernels", "rounding"},
+    {"values", "codebooks", "codes", "kernels", "rounding"},
     {"arithmetic", "elementary"},
     {"accumulate"},
     {"array", "operations", "_function_tables", "functions", "sum_trace", "traces", "expression"},

@@ -84,7 +84,7 @@ def use(work: int) -> bool:
 
 def suit(dtype: npt.DTypeLike, format: Format) -> bool:
     """Whether the rounding kernels take input of this dtype to this format (float32 widens to float64 if it must)."""
-    return dtype in (np.float32, np.float64) and format.fits(FP64)
+    return dtype in (np.float32, np.float64) and format.fits(FP64) and not format.gap
 
 
 def fits_source(dtype: npt.DTypeLike, format: Format) -> bool:

@@ -36,7 +36,7 @@ def carries(format: Format) -> bool:
 
 def rounds_from_odd(format: Format, draw: Draw | None) -> bool:
     """Whether 53 bits rounded to odd decide the rounding: two bits more than the format's, or all random bits more."""
-    return format.fits(FP64) and format.precision + (draw.r if draw else 2) <= 52
+    return format.fits(FP64) and not format.gap and format.precision + (draw.r if draw else 2) <= 52
 
 
 def is_native(format: Format, policy: Policy) -> bool:

@@ -10,7 +10,7 @@ import numsim
 from numsim.blocks import MXFP8, NVFP4, RULES, BlockFormat, Codebook, get_block_format, list_block_formats
 from numsim.blocks.formats import _ALIASES
 from numsim.errors import FormatError, InputError
-from numsim.formats import _BLOCK_FORMATS, UE4M3, Format
+from numsim.formats import _BLOCK_FORMATS, UE4M3, Format, get_format
 
 TABLE = """ mxfp8         e4m3fn  e8m0  32      8.25   8    448
             mxfp8_e5m2    e5m2    e8m0  32      8.25  15  57344
@@ -65,7 +65,7 @@ def test_number_formats_know_the_names_of_block_formats():
         for x in (element, format.scale if format.scale != numsim.FP32 and element else None):
             assert x is None or ("e4m3" if x == numsim.E4M3 else x.name) in hint
         with pytest.raises(FormatError, match=f"^{name} is a block format"):
-            numsim.get_format(name)
+            get_format(name)
 
 
 def test_a_near_name_is_suggested():

@@ -5,8 +5,8 @@ on to every format of up to 50 bits, in every mode, as the exact result would: i
 a format unless the exact result is. So one table serves all formats and modes of the result; from it come, on demand,
 the codes for one of them, and to apply a function is to look up codes.
 
-A table of 2^16 results takes some tenths of a second. They are kept in the folder ``functions-...`` of numsim's cache
-(``files.cache_home``): 32 bytes of SHA-256 and what it digests. A file that is not whole is made again.
+A table of 2^16 results takes about a second. Tables are kept in the folder ``functions-...`` of numsim's cache
+(``files.cache_home``), each a SHA-256 and half a megabyte that it digests. A file that is not whole is made again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from numsim.arithmetic import result_policy
 from numsim.codes import Codes, classify, code_dtype
-from numsim.elementary import ELEMENTARY
+from numsim.elementary import evaluate
 from numsim.errors import InputError
 from numsim.events import Events
 from numsim.files import cache_home, write_atomic
@@ -33,7 +33,6 @@ from numsim.rounding import Policy, convert, round_rational
 from numsim.values import Rational, to_rational
 
 _BLOCK = 1 << 18  # look-ups that go together: NumPy makes 64-bit indices of them first
-_BITS = FP64.precision + 1
 
 
 def suits(source: Format, result: Format, draw: Draw | None) -> bool:
@@ -120,7 +119,7 @@ def table(name: str, source: Format) -> npt.NDArray[np.uint64]:
 
 
 def _odd(name: str, x: Rational) -> int:
-    return round_rational(ELEMENTARY[name](x, _BITS), FP64, Policy("odd"))
+    return round_rational(evaluate(name, x, FP64, FP64.precision + 1), FP64, Policy("odd"))
 
 
 # --- the cache --------------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from functools import cache
 from math import isqrt
 
+from numsim.formats import Format
 from numsim.values import NAN, Rational
 
 Fixed = tuple[int, int]  # a, e: the number a * 2^(e - k)
@@ -239,6 +240,14 @@ def cos(x: Rational, bits: int = 128) -> Rational:
 ELEMENTARY: dict[str, Callable[[Rational, int], Rational]] = {
     f.__name__: f for f in (exp, exp2, log, log2, tanh, sigmoid, erf, rsqrt, sin, cos)
 }
+
+
+def evaluate(name: str, x: Rational, format: Format, bits: int) -> Rational:
+    """A function of x, to be rounded to a format: exp and its kin grow no further than the format can tell."""
+    far = max(format.emax + 2, format.fraction_bits - format.emin + 34)  # with 32 random bits and two for safety
+    if name in ("exp", "exp2", "sigmoid") and x.denominator and x.numerator > far * x.denominator:
+        x = Rational(x.sign, far, 1)
+    return ELEMENTARY[name](x, bits)
 
 
 # --- stand-ins --------------------------------------------------------------------------------------------------------

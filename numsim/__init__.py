@@ -39,10 +39,10 @@ from numsim.operations import add, cumsum, div, dot, fma, matmul, mean, mul, nor
 from numsim.rounding import encode, round_to
 from numsim.traces import Event, SumTrace, Trace, load_trace, trace_sum
 
-_ROOMS = ("blocks", "data", "experiments", "machines", "optimizers", "reveal", "scaling", "tensorcore")
+_ROOMS = ("blocks", "data", "experiments", "machines", "optimizers", "reveal", "scaling", "tensorcore", "testing")
 
 if TYPE_CHECKING:
-    from numsim import blocks, data, experiments, machines, optimizers, reveal, scaling, tensorcore
+    from numsim import blocks, data, experiments, machines, optimizers, reveal, scaling, tensorcore, testing
 else:
 
     def __getattr__(name):
@@ -136,6 +136,7 @@ __all__ = [
     "sum",
     "tanh",
     "tensorcore",
+    "testing",
     "trace_sum",
     "ulp",
     "unpack",

@@ -16,6 +16,7 @@ FLOORS = [  # from the ground up; a room may import rooms of its own floor and o
     {"arithmetic", "elementary"},
     {"accumulate"},
     {"array", "operations", "_function_tables", "functions", "sum_trace", "traces", "expression"},
+    {"testing"},
     {"explain", "data"},
     {"tensorcore"},
     {"gpu"},
@@ -63,7 +64,7 @@ def test_import_is_light():
     assert done.stdout.strip() == "[]" and done.stderr == ""
 
 
-ON_DEMAND = ("blocks", "data", "experiments", "machines", "optimizers", "reveal", "scaling", "tensorcore")
+ON_DEMAND = ("blocks", "data", "experiments", "machines", "optimizers", "reveal", "scaling", "tensorcore", "testing")
 
 
 @pytest.mark.parametrize("room", ON_DEMAND)

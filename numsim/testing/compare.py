@@ -245,8 +245,15 @@ def _steps(a: Codes, b: Codes, format: Format) -> Any:
     """How many steps of the grid lie between codes of numbers; zeros of both signs are one place."""
     sign = np.uint64(format.sign_mask)
     x, y = a.astype(np.uint64), b.astype(np.uint64)
-    here, there = x & ~sign, y & ~sign
+    here, there = (_ranks(m & ~sign, format) for m in (x, y))
     return np.where((x ^ y) & sign, here + there, np.maximum(here, there) - np.minimum(here, there))
+
+
+def _ranks(magnitudes: Any, format: Format) -> Any:
+    """Places on the grid, up to a constant: codes below the normal numbers are one place where they all mean zero."""
+    if not format.gap:
+        return magnitudes
+    return np.maximum(magnitudes, np.uint64((1 << format.fraction_bits) - 1))
 
 
 def _apart(a: Numbers, b: Numbers, i: int, format: Format) -> Fraction | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -91,12 +92,14 @@ def sample_codes(format: Any, n: int, seed: int) -> Codes:
 
 
 # --- boundaries -------------------------------------------------------------------------------------------------------
-def edge_ranks(format: Format) -> npt.NDArray[np.uint64]:
+@lru_cache(maxsize=64)
+def edge_ranks(format: Format) -> tuple[int, ...]:
     """Places on the grid where something ends: zero, subnormal numbers, each binade, the largest number and past it."""
     one = 1 << format.fraction_bits
-    starts = np.arange(one, format.max_rank + one, one, dtype=object)  # every power of two
-    places = {int(s) + k for s in [0, *starts, format.max_rank + 1] for k in (-2, -1, 0, 1, 2)}
-    return np.array(sorted(p for p in places if format.rank(0) <= p <= format.max_rank + 2), np.uint64)
+    powers = range(one, format.max_rank + one, one)  # every power of two
+    starts = [0, *powers, format.max_rank + 1, *([one // 2] if format.gap else [])]  # half the least normal number
+    places = {start + k for start in starts for k in (-2, -1, 0, 1, 2)}
+    return tuple(sorted(p for p in places if format.rank(0) <= p <= format.max_rank + 2))
 
 
 def boundary_codes(format: Any) -> Codes:
@@ -110,7 +113,7 @@ def boundary_codes(format: Any) -> Codes:
     """
     format = get_format(format)
     top = (1 << format.magnitude_bits) - 1
-    magnitudes = {int(r) - format.rank(0) for r in edge_ranks(format) if r <= format.max_rank}
+    magnitudes = {r - format.rank(0) for r in edge_ranks(format) if r <= format.max_rank}
     magnitudes |= {m for k in (1, 2, 3) if (m := format.max_code + k) <= top} | {top}
     codes = {m | sign for m in magnitudes for sign in (0, format.sign_mask)}
     codes |= set() if format.nan_code is None else {format.nan_code, format.nan_code | format.sign_mask}
@@ -136,7 +139,7 @@ def boundary_values(target: Any, source: Any = "fp64") -> npt.NDArray[Any]:
         raise RangeError(
             f"{source} has values that float64 does not hold. Example: boundary_values('{target}', 'fp64')"
         )
-    ranks = edge_ranks(target).tolist() if target.bits > 10 else range(target.rank(0), target.max_rank + 3)
+    ranks = edge_ranks(target) if target.bits > 10 else range(target.rank(0), target.max_rank + 3)
     first = bisect_left(ranks, source.least / 2, key=target.magnitude)  # below the source's numbers there is only zero
     ranks = ranks[max(first - 1, 0) : bisect_right(ranks, source.max, key=target.magnitude)]
     grid = [target.magnitude(r) for r in ranks]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from numsim import files, kernels
 from numsim._version import __version__
@@ -128,15 +130,17 @@ def _suites(args: argparse.Namespace) -> int:
     for n, suite in enumerate(suites):
         progress = Progress(f"[{n + 1}/{len(suites)}] {suite.name}")
         collector = Collector(machine, 1 if args.seed is None else args.seed, progress.say)
-        suite.ask(collector)
+        stopped = _ask(suite, collector)
         Progress.clear()
-        if not collector.answers:
+        if collector.answers:
+            path = files.write_atomic(paths[suite.name], collector.bytes(suite.name), replace=args.force)
+            kept.append((suite, read_record(path)))  # what was written can be read
+            told.append(_facts(args, suite, kept[-1][1], path))
+        else:
             missing.append("; ".join(dict.fromkeys((*collector.failed.values(), *collector.missing.values()))))
             _output.warn(f"{suite.name}: nothing answered: {missing[-1]}")
-            continue
-        path = files.write_atomic(paths[suite.name], collector.bytes(suite.name), replace=args.force)
-        kept.append((suite, read_record(path)))  # what was written can be read
-        told.append(_facts(args, suite, kept[-1][1], path))
+        if stopped:
+            raise KeyboardInterrupt
     if not told:
         raise UnavailableError(f"{machine.name} answered nothing: {'; '.join(dict.fromkeys(missing))}.")
     for facts, (suite, record) in zip(told, kept, strict=True):  # when all is recorded, whatever comes of it
@@ -144,6 +148,24 @@ def _suites(args: argparse.Namespace) -> int:
     if args.json:
         _output.print_json({"numsim": __version__, "records": told})
     return CHECK_FAILED if any(facts["failed"] or facts.get("unexplained") for facts in told) else FINE
+
+
+def _ask(suite: Suite, collector: Collector) -> bool:
+    """Ask everything; whether Ctrl-C or an end from outside (SIGTERM) came between. What was answered is kept."""
+
+    def stop(number: int, frame: Any) -> NoReturn:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop) if threading.current_thread() is threading.main_thread() else None
+    try:
+        suite.ask(collector)
+    except KeyboardInterrupt:
+        collector.missing["the rest"] = "recording was stopped"
+        return True
+    finally:
+        if before is not None:
+            signal.signal(signal.SIGTERM, before)
+    return False
 
 
 def _suite_paths(args: argparse.Namespace, suites: list[Suite], provenance: Mapping[str, Any]) -> dict[str, Path]:

@@ -17,9 +17,9 @@ __all__ = ["SUITES", "Collector", "Row", "Suite", "collect", "get_suite"]
 SUITES = {
     "casts": "numsim.suites.casts",
     "sums": "numsim.suites.sums",
-    "tensorcore": "numsim.suites.tensorcore",
     "loss-scaling": "numsim.suites.loss_scaling",
     "fp8": "numsim.suites.fp8",
+    "tensorcore": "numsim.suites.tensorcore",
 }
 
 

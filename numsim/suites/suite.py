@@ -61,7 +61,10 @@ class Collector(Session):
 
     def bytes(self, suite: str) -> bytes:
         """The record of all this; the seed is part of where it comes from."""
-        answers = [(q, Answer(a.codes, {**a.provenance, "seed": self.seed})) for q, a in self.answers]
+        answers = [
+            (q, Answer(a.codes, {**a.provenance, "seed": self.seed}))
+            for (q, a), _ in zip(self.answers, self.parts, strict=False)
+        ]  # (the last may have been interrupted)
         return record_bytes(answers, suite=suite, parts=self.parts, skipped=self.missing, failed=self.failed,
                             traces=self.traces)  # fmt: skip
 

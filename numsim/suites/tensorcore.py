@@ -43,6 +43,7 @@ EXPERIMENTS: Mapping[str, Mapping[str, Any]] = {
 }
 OUTPUTS = 512  # of a set; half of them where a chip has so many instructions that the record would grow too large
 _MANY = 60
+_APART = ("wgmma", "tcgen05")  # asked late: if their kernels crash, the GPU takes no more work from this process
 _RARE = ("near", "special", "scales", "scale special", "K x 2")  # sets for two types, and for those below 8 bits
 _LARGE = ("f16", "bf16", "tf32", "e4m3")  # whole products: of these types
 _SIZE = (128, 128, 1024)  # M, N, K of the library's products
@@ -63,11 +64,14 @@ def _ask(collector: Collector) -> None:
     if not chip:
         collector.missing["instructions"] = f"{collector.machine.name} has no tensor cores that numsim knows"
     models = list_models(chip) if chip else ()
-    for model in models:
-        with collector.part(model.instruction):
-            for _, question in questions(model, collector.seed):
-                if collector.ask(question) is None:
-                    break
+    apart = [m for m in models if m.instruction.startswith(_APART)]
+    for model in (m for m in models if m not in apart):
+        _ask_instruction(collector, model)
+    for system, given, made, settings in _PRODUCTS:
+        with collector.part(_library_part(system, given, settings)):
+            collector.ask(_library(system, given, made, settings, collector.seed))
+    for model in apart:
+        _ask_instruction(collector, model)
     for model in _for_products(models):
         with collector.part(_product_part(model)):
             a, b, c = matrices(Instruction.of(model), collector.seed)
@@ -75,9 +79,13 @@ def _ask(collector: Collector) -> None:
     for name, parameters in EXPERIMENTS.items() if chip else ():
         with collector.part(name):
             get_experiment(name).run(collector, chips=[chip], **parameters)
-    for system, given, made, settings in _PRODUCTS:
-        with collector.part(_library_part(system, given, settings)):
-            collector.ask(_library(system, given, made, settings, collector.seed))
+
+
+def _ask_instruction(collector: Collector, model: Model) -> None:
+    with collector.part(model.instruction):
+        for _, question in questions(model, collector.seed):
+            if collector.ask(question) is None:
+                break
 
 
 def chip_of_machine(machine: Any) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from numsim import kernels
 from numsim.cli import main, record
 from numsim.machines import find_machine
+from numsim.machines.emulated import emulate
 from numsim.machines.recorded import read_record, write_record
 from numsim.suites import tensorcore
 from numsim.tensorcore import get_model
@@ -215,3 +217,32 @@ def test_recording_takes_numpy_only(tmp_path, monkeypatch):
     assert {"mma.m16n8k8.f32.f16.f16.f32", "kept-bits"} == set(kept.parts)
     monkeypatch.undo()  # compared as any record is
     assert [row.verdict.text for row in tensorcore.SUITE.compare(kept)][:2] == ["same bits"] * 2
+
+
+@pytest.mark.parametrize("how", ["Ctrl-C", "SIGTERM"])
+def test_what_was_answered_before_an_end_is_kept(how, monkeypatch, capsys):
+    def way(model, arrays):
+        if model.instruction == FP8:
+            if how == "Ctrl-C":
+                raise KeyboardInterrupt
+            os.kill(os.getpid(), signal.SIGTERM)
+        return emulate(tensorcore._question(model, arrays))
+
+    put(monkeypatch, Gpu(way=way))
+    before = signal.getsignal(signal.SIGTERM)
+    code, _, err = recorded(capsys)
+    assert code == 130 and "interrupted" in err and signal.getsignal(signal.SIGTERM) == before
+    kept = read_record(f"out/{FILE}.npz")
+    assert set(kept.parts) == {F16} and kept.skipped["the rest"] == "recording was stopped"
+
+
+def test_what_goes_wrong_in_a_part_costs_that_part_only(monkeypatch, capsys):
+    def way(model, arrays):
+        if model.instruction == F16:
+            raise ValueError("a library's own")
+        return emulate(tensorcore._question(model, arrays))
+
+    put(monkeypatch, Gpu(way=way))
+    code, _, _ = recorded(capsys)
+    kept = read_record(f"out/{FILE}.npz")
+    assert code == 1 and kept.failed == {F16: "ValueError: a library's own"} and FP8 in kept.parts

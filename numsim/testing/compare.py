@@ -10,6 +10,7 @@ The classes, in the order in which they are told:
 
 from __future__ import annotations
 
+import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -278,7 +279,8 @@ def _lines(seen: Comparison) -> Iterator[str]:
         if count := seen.counts.get(kind):
             more = ", ".join(f"{name}: {seen.ulps[name]}" for _, name in STEPS if seen.ulps.get(name))
             more += f", largest {seen.largest}" if seen.largest > 2 else ""
-            yield f"  {kind:24} {count:>8}" + (f"   {more}" if kind == VALUE else "")
+            line = f"  {kind:24} {count:>8}" + (f"   {more}" if kind == VALUE else "")
+            yield from textwrap.wrap(line, _WIDTH, subsequent_indent=" " * 38)
     for kind, count in seen.passed.items():
         yield f"  {kind:24} {count:>8}   let pass"
     if not seen.shown:
@@ -314,10 +316,11 @@ def number_text(x: Rational, format: Format) -> str:
     sign = "-" if x.sign else ""
     if x.denominator == 0:
         return f"{sign}inf"
+    exact = Fraction(x.numerator, x.denominator)
+    if FP64.least <= exact <= FP64.max or not exact:
+        return f"{sign}{float(exact):.{9 if format.precision <= 24 else 17}g}"
     exponent = x.numerator.bit_length() - x.denominator.bit_length()
-    if -1070 < exponent < 1023 or x.numerator == 0 or format.fits(FP64):
-        return f"{sign}{x.numerator / x.denominator:.{9 if format.precision <= 24 else 17}g}"
-    return f"{sign}{float(Fraction(x.numerator, x.denominator) / Fraction(2) ** exponent):.9g} x 2^{exponent}"
+    return f"{sign}{float(exact / Fraction(2) ** exponent):.9g} x 2^{exponent}"
 
 
 def _ulps(apart: int | Fraction | None) -> str:

@@ -185,7 +185,10 @@ def _decode(codes: Codes, format: Format) -> npt.NDArray[np.float64]:
     values = np.ldexp(significand, (place + (format.emin - format.fraction_bits)).astype(np.int32))
     if format.infinity_code is not None:
         values = np.where(magnitude == format.infinity_code, np.inf, values)
-    values = np.where((codes & np.uint64(format.sign_mask)) != 0, -values, values)
+    negative = (codes & np.uint64(format.sign_mask)) != 0
+    if format.specials == "fnuz":
+        negative &= rank > 0
+    values = np.where(negative, -values, values)
     return np.asarray(np.where(_is_nan(codes, magnitude, format), np.nan, values))
 
 

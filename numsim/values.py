@@ -47,7 +47,8 @@ def to_rational(code: int, format: Format | Codebook) -> Rational:
         return NAN
     if magnitude == format.infinity_code:
         return Rational(sign, 1, 0)
-    return Rational(sign, *format.ratio(format.rank(magnitude)))
+    rank = format.rank(magnitude)
+    return Rational(sign if rank or format.specials != "fnuz" else 0, *format.ratio(rank))
 
 
 _EXAMPLE = "Example: numsim.encode([0.1, 1.5], 'fp16')"

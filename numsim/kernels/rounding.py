@@ -65,7 +65,8 @@ def _round(
     out: npt.NDArray[Any],
     values: bool,
 ) -> None:
-    if format.max_rank == 0:  # all numbers are zero: the events have exceptions of their own
+    only_subnormals = format.max_rank < 1 << format.fraction_bits  # events and flushing have exceptions of their own
+    if format.max_rank == 0 or (only_subnormals and (events is not None or policy.subnormals != "keep")):
         codes = rounding.encode_values(Values(x.shape, x, None), format, policy, draw, events)
         out[:] = decode(codes, format) if values else codes
         return

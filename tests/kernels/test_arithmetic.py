@@ -27,6 +27,11 @@ OWN = [
     Format("unsigned", 4, 3, 7, signed=False, specials="finite"),
     Format("fnuz", 5, 6, 16, specials="fnuz"),
     Format("no_fraction", 4, 0, 7, specials="fn"),
+    numsim.get_format("binary8p3se"),
+    numsim.get_format("binary8p4ue"),
+    Format("fixed", 0, 7, 1, specials="finite"),
+    Format("no_nan", 4, 3, 7, specials="finite", infinities=True),
+    Format("no_subnormals", 4, 3, 7, subnormals=False),
     numsim.FP64,
 ]
 FORMATS = NAMED * 2 + OWN

@@ -38,6 +38,10 @@ ODD = [  # what a user may define, one for each exception in the kernels
     Format("one_number", 1, 0, 0, specials="fnuz"),
     Format("all_zero", 1, 0, 0, specials="fn"),
     numsim.get_format("e5m7"),
+    *map(numsim.get_format, ("binary5p3se", "binary5p1uf", "binary5p5ue")),
+    Format("fixed", 0, 3, -2, specials="finite"),  # no exponent: all numbers are subnormal
+    Format("fixed_ends", 0, 3, 140, specials="fn", infinities=True),
+    Format("no_nan", 2, 2, 3, specials="finite", infinities=True),
 ]
 MODES = [m for m in ROUNDINGS if m != "stochastic"]
 

@@ -3,10 +3,12 @@
 Every plan runs in float64, one output after the other: an addition gives the float64 rounded to odd
 (``kernels/arithmetic.py`` says why that is exact), and ``round_scalar`` rounds it to the accumulator in any mode.
 
-The usual plans run in float32 lanes, many outputs side by side, with nearest-even by bit operations. Why float32 is
-exact there: a product of two factors of up to 12 bits has at most 24 and is exact (``_exact_in_float32`` looks at the
-exponents); a float32 sum of two numbers of p <= 11 bits rounds twice, which is harmless as 24 >= 2 p + 2; FP32 products
-and accumulators are rounded once, by the hardware.
+The usual plans run in float32 lanes, many outputs of a product side by side, with nearest-even by bit operations. Why
+float32 is exact there: a product of two factors of up to 12 bits has at most 24 and is exact
+(``_products_fit_float32`` looks at the exponents); a float32 sum of two numbers of p <= 11 bits rounds twice, which is
+harmless as 24 >= 2 p + 2; FP32 products and accumulators are rounded once, by the hardware.
+
+Exact sums are whole numbers in a long accumulator (``_exact_sum.py``); the other orders are in ``_sum_orders.py``.
 """
 
 from __future__ import annotations
@@ -20,12 +22,14 @@ import numpy.typing as npt
 
 from numsim import accumulate
 from numsim.accumulate import Plan
-from numsim.codes import Codes, decode
+from numsim.codes import Codes, code_dtype, decode
 from numsim.formats import FP32, FP64, Format
 from numsim.host import flushes_subnormals, rounds_to_nearest
 from numsim.kernels import _pool
 from numsim.kernels import rounding as fast_rounding
+from numsim.kernels._exact_sum import DIGITS, exact_sum
 from numsim.kernels._jit import as_bits, as_float, fma64, jit
+from numsim.kernels._sum_orders import SEQUENTIAL, named, order_for, orders_of
 from numsim.kernels.arithmetic import add_odd, carries, is_native, operand_values, rounds_from_odd
 from numsim.kernels.random import bits as random_bits
 from numsim.random import Draw, keys
@@ -43,13 +47,17 @@ def suits(plan: Plan, draw: Draw | None) -> bool:
         return False  # a NaN may have nowhere to go: the reference says so
     if not all(f.signed and f.zero and f.fraction_bits for f in (*plan.inputs, *rounded)):
         return False  # (without a fraction the parity of the code is not that of the significand)
-    native = [is_native(f, plan.policy) for f in rounded]
-    if native[0] and len(plan.inputs) == 2 and plan.product is None and plan.order != "sequential":
-        return False  # only the sequential order has an exact product inside one fma
-    if all(native):
+    if plan.order.startswith("(") and any(len(a) > 2 for a in accumulate.additions(plan.order)):
+        return False  # exact sums within a tree
+    native, carried = [is_native(f, plan.policy) for f in rounded], all(map(carries, plan.inputs))
+    if native[0] and len(plan.inputs) == 2 and plan.product is None and not carried:
+        # one fma has an exact product inside, all else needs it as a float64
+        return plan.order == "sequential" and all(f.fits(FP64) for f in plan.inputs)
+    if all(native) or (plan.order == "exact" and len(plan.inputs) == 1 and rounds_from_odd(plan.accumulator, draw)
+                       and carries(plan.accumulator)):  # fmt: skip
         return all(f.fits(FP64) for f in plan.inputs)
     ok = [n or (rounds_from_odd(f, draw) and carries(f)) for n, f in zip(native, rounded, strict=True)]
-    return all(ok) and all(map(carries, plan.inputs))
+    return all(ok) and carried
 
 
 # --- one output after the other, in float64 ---------------------------------------------------------------------------
@@ -174,76 +182,70 @@ def operand(x, g):  # type: ignore[no-untyped-def]
 
 
 @jit
+def start(x, g, counter, bits):  # type: ignore[no-untyped-def]
+    return round_scalar(x, g, draw_at(counter, bits), bits.r)
+
+
+@jit
 def plus(a, b, g, counter, bits):  # type: ignore[no-untyped-def]
     s = a + b if g.native else add_odd(a, b, g.mode == DOWN)
     return round_scalar(s, g, draw_at(counter, bits), bits.r)
 
 
 @jit
-def one_sum(a, b, n, pair, exact, g, gp, order, uses, first, bits, trail, space):  # type: ignore[no-untyped-def]
-    """One sum of n terms a[i], or of products a[i] * b[i]; ``trail`` gets the running sums, if it has room."""
-    last = uses - 1
-    total = lost = 0.0
-    for i in range(n):
-        at = first + i * uses
-        x = a[i]
-        fused = pair and exact and g.native and order == 0 and i > 0
-        if pair and not fused:
-            x = a[i] * b[i]
-            if not exact:
-                x = operand(round_scalar(x, gp, draw_at(at, bits), bits.r), gp)
-        if order == 1:
-            space[i] = x
-        elif i == 0:
-            total = round_scalar(x, g, draw_at(at + last, bits), bits.r)
-        elif fused:
-            total = fma64(a[i], b[i], total)
-        elif order == 0:
-            total = plus(operand(total, g), x, g, at + last, bits)
-        else:
-            total = operand(total, g)
-            wanted = operand(plus(x, -operand(lost, g), g, at + last - 3, bits), g)
-            new = plus(total, wanted, g, at + last - 2, bits)
-            gained = operand(plus(operand(new, g), -total, g, at + last - 1, bits), g)
-            lost = plus(gained, -wanted, g, at + last, bits)
-            total = new
-        if trail.size and order != 1:
+def multiply(a, b, exact, gp, uses, first, bits, out):  # type: ignore[no-untyped-def]
+    """Terms that are products."""
+    for i in range(out.size):
+        p = a[i] * b[i]
+        out[i] = p if exact else operand(round_scalar(p, gp, draw_at(first + i * uses, bits), bits.r), gp)
+
+
+@jit
+def fused(a, b, trail):  # type: ignore[no-untyped-def]
+    """A chain of FP64's own fma; it starts from the rounded product."""
+    total = 0.0
+    for i in range(a.size):
+        total = fma64(a[i], b[i], total) if i else a[i] * b[i]
+        if trail.size:
             trail[i] = total
-    if order == 1 and n > 0:
-        if n == 1:
-            return round_scalar(space[0], g, draw_at(first + last, bits), bits.r)
-        additions = 0
-        while n > 1:
-            for i in range(n // 2):
-                additions += 1
-                at = first + additions * uses + last
-                total = plus(space[2 * i], space[2 * i + 1], g, at, bits)
-                space[i] = operand(total, g)
-            if n % 2:
-                space[n // 2] = space[n - 1]
-            n = n // 2 + n % 2
     return total
 
 
 @jit
-def sum_rows(a, b, first_row, rows, pair, exact, g, gp, order, uses, bits, out, trail):  # type: ignore[no-untyped-def]
-    n = a.shape[1]
-    space = np.empty(n if order == 1 else 0)
-    for o in range(first_row, first_row + rows):
-        end = one_sum(a[o], b[o], n, pair, exact, g, gp, order, uses, o * n * uses, bits, trail[o], space)
-        out[o] = end
+def exactly(x, n, g, o, first, bits, trail, space):  # type: ignore[no-untyped-def]
+    """The order whose only roundings are those of results."""
+    digits = np.empty((2, DIGITS), np.int64)
+    total = exact_sum(x, n, g.native, g.mode == DOWN, digits[0], digits[1], trail)
+    last = first + o.uses - 1
+    for i in range(trail.size):
+        trail[i] = start(trail[i], g, last + i * o.uses, bits)
+    return start(total, g, last + (n - 1) * o.uses, bits)
 
 
-@jit
-def product_rows(a, b, first_row, rows, exact, g, gp, order, uses, bits, out):  # type: ignore[no-untyped-def]
-    """Rows of a (rows, K) times the rows of b (N, K): one sum an output."""
-    n, k = b.shape
-    space = np.empty(k if order == 1 else 0)
-    none = np.empty(0)
-    for i in range(first_row, first_row + rows):
-        for j in range(n):
-            first = (i * n + j) * k * uses
-            out[i, j] = one_sum(a[i], b[j], k, True, exact, g, gp, order, uses, first, bits, none, space)
+def _sum_rows(kind: int, one_sum: Any) -> Any:
+    """The loop over outputs for one order: sums of terms a[r], or of products.
+
+    Products are a[r] * b[r], or for a matrix product of so many columns a[r // columns] * b[r % columns].
+    """
+
+    def sum_rows(a, b, columns, first, end, pair, exact, g, gp, o, bits, out, trail):  # type: ignore[no-untyped-def]
+        n = a.shape[1]
+        terms, space = np.empty(n if pair else 0), np.empty(n)
+        for r in range(first, end if n else first):
+            x, y = (a[r // columns], b[r % columns]) if columns else (a[r], b[r])
+            counter = r * n * o.uses
+            if kind == SEQUENTIAL and pair and exact and g.native:
+                out[r] = fused(x, y, trail[r])
+                continue
+            if pair:
+                multiply(x, y, exact, gp, o.uses, counter, bits, terms)
+                x = terms
+            out[r] = one_sum(x, n, g, o, counter, bits, trail[r], space)
+
+    return jit(named(sum_rows, one_sum))
+
+
+SUM_ROWS = [_sum_rows(kind, f) for kind, f in enumerate([*orders_of(np.float64, start, plus, operand), exactly])]
 
 
 # --- many outputs side by side, in float32 lanes ----------------------------------------------------------------------
@@ -258,6 +260,7 @@ class Lane(NamedTuple):
     magic: np.float32
     max: np.uint32
     over: np.uint32
+    native: bool  # FP32: the hardware has rounded already
 
 
 def _lane(format: Format, policy: Policy) -> Lane:
@@ -272,7 +275,7 @@ def _lane(format: Format, policy: Policy) -> Lane:
         np.uint32((0xFFFFFFFF << shift) & 0xFFFFFFFF),
         word(float(format.least_normal)) if format.emin > FP32.emin else np.uint32(0),
         np.float32(2.0 ** (23 + format.emin - format.fraction_bits)), word(float(format.max)),
-        word(float(decode(over, format))),
+        word(float(decode(over, format))), format == FP32 and policy.overflow == "ieee",
     )  # fmt: skip
 
 
@@ -290,6 +293,36 @@ def round_lane(x, p):  # type: ignore[no-untyped-def]
 
 
 @jit
+def start_lane(x, p, counter, bits):  # type: ignore[no-untyped-def]
+    return x if p.native else round_lane(x, p)
+
+
+@jit
+def plus_lane(a, b, p, counter, bits):  # type: ignore[no-untyped-def]
+    return a + b if p.native else round_lane(a + b, p)
+
+
+@jit
+def as_it_is(x, p):  # type: ignore[no-untyped-def]
+    return x
+
+
+def _sum_lanes(one_sum: Any) -> Any:
+    """The same for terms that need no more than float32."""
+
+    def sum_lanes(x, first, end, p, o, bits, out, trail):  # type: ignore[no-untyped-def]
+        n = x.shape[1]
+        space = np.empty(n, np.float32)
+        for r in range(first, end if n else first):
+            out[r] = one_sum(x[r], n, p, o, 0, bits, trail[r], space)
+
+    return jit(named(sum_lanes, one_sum))
+
+
+SUM_LANES = [_sum_lanes(f) for f in orders_of(np.float32, start_lane, plus_lane, as_it_is)]
+
+
+@jit
 def product_lanes(a, b, first_row, rows, g, gp, out):  # type: ignore[no-untyped-def]
     """Rows of a (rows, K) times b (K, N): k in order, all columns of a row at once."""
     k, n = b.shape
@@ -302,18 +335,24 @@ def product_lanes(a, b, first_row, rows, g, gp, out):  # type: ignore[no-untyped
                 row[j] = round_lane(p if t == 0 else row[j] + p, g)
 
 
-def _exact_in_float32(plan: Plan, a: npt.NDArray[Any], b: npt.NDArray[Any]) -> bool:
-    """Whether float32 lanes compute this plan on these operands bit for bit (the reasons stand at the top)."""
-    policy, target, product = plan.policy, plan.accumulator, plan.product
+def _sums_fit_float32(plan: Plan) -> bool:
+    """Whether float32 lanes add numbers of the accumulator's format bit for bit (the reasons stand at the top)."""
+    policy, target = plan.policy, plan.accumulator
     if policy != Policy(overflow=policy.overflow, nan=policy.nan) or policy.overflow == "saturate-finite":
         return False
-    if plan.order != "sequential" or flushes_subnormals():
+    if flushes_subnormals() or (target != FP32 and target.precision > 11):
         return False
-    if not all(f.fits(FP32) and f.emin >= FP32.emin and f.specials != "fnuz" for f in (*plan.inputs, target)):
+    return all(f.fits(FP32) and f.emin >= FP32.emin and f.specials != "fnuz" for f in (*plan.inputs, target))
+
+
+def _products_fit_float32(plan: Plan, a: npt.NDArray[Any], b: npt.NDArray[Any]) -> bool:
+    """Whether they multiply these operands bit for bit, too, and add them in index order."""
+    policy, target, product = plan.policy, plan.accumulator, plan.product
+    if plan.order != "sequential" or not _sums_fit_float32(plan):
         return False
     if product is not None and not (product.fits(FP32) and product.emin >= FP32.emin and product.specials != "fnuz"):
         return False
-    if target != FP32 and not (target.precision <= 11 and product is not None and product.fits(target)):
+    if target != FP32 and not (product is not None and product.fits(target)):
         return False
     if product == FP32:
         return True  # the hardware's own product
@@ -337,29 +376,44 @@ def _exponents(x: npt.NDArray[Any]) -> tuple[int, int]:
 # --- the twins --------------------------------------------------------------------------------------------------------
 def sums(factors: Sequence[Codes], plan: Plan, draw: Draw | None, trail: bool) -> npt.NDArray[Any]:
     """One or two code arrays (rows, n): accumulator codes (rows,), or the running sums (rows, n)."""
-    values = [operand_values(f, i, plan.policy) for f, i in zip(factors, plan.inputs, strict=True)]
+    lanes = len(factors) == 1 and plan.inputs[0].fits(plan.accumulator) and _sums_fit_float32(plan)
+    lanes = lanes and plan.order != "exact"
+    dtype = np.float32 if lanes else np.float64
+    values = [_values(f, i, plan.policy, dtype) for f, i in zip(factors, plan.inputs, strict=True)]
     rows, n = values[0].shape
-    out, running = np.zeros(rows), np.zeros((rows, n if trail else 0))
-    g, gp, order, bits = _arguments(plan, draw, values[0].size * plan.uses)
-    pair = len(values) == 2
+    out, running = np.zeros(rows, dtype), np.zeros((rows, n if trail else 0), dtype)
+    if lanes:
+        lane, order, bits = _lane(plan.accumulator, plan.policy), order_for(plan, n), _bits(None, 0)
+
+        def chunk(first: int, end: int) -> None:
+            SUM_LANES[order.kind](values[0], first, end, lane, order, bits, out, running)
+
+        _pool.over_chunks(rows, chunk, **_grain(n))
+    else:
+        _sum(values[0], values[-1], 0, plan, draw, out, running)
+    return _codes(running if trail else out, plan.accumulator)
+
+
+def _sum(
+    a: npt.NDArray[Any], b: npt.NDArray[Any], columns: int, plan: Plan, draw: Draw | None, out: Any, running: Any
+) -> None:
+    """``sum_rows`` over all threads."""
+    g, gp = _grid(plan.accumulator, plan.policy), _grid(plan.product or plan.accumulator, plan.policy)
+    n, pair, exact = a.shape[1], len(plan.inputs) == 2, plan.product is None
+    order, bits = order_for(plan, n), _bits(draw, out.size * n * plan.uses)
 
     def chunk(first: int, end: int) -> None:
-        sum_rows(
-            values[0], values[-1], first, end - first, pair, plan.product is None, g, gp, order, plan.uses, bits, out,
-            running,
-        )  # fmt: skip
+        SUM_ROWS[order.kind](a, b, columns, first, end, pair, exact, g, gp, order, bits, out, running)
 
-    _pool.over_chunks(rows, chunk, chunk=max(1, _GRAIN // max(n, 1)), large=max(1, _GRAIN // max(n, 1)))
-    return _codes(running if trail else out, plan.accumulator)
+    _pool.over_chunks(out.size, chunk, **_grain(n))
 
 
 def products(a: Codes, b: Codes, plan: Plan, draw: Draw | None) -> npt.NDArray[Any]:
     """Codes a (batch, M, K) and b (batch, K, N): accumulator codes (batch, M, N)."""
-    x, y = (operand_values(c, f, plan.policy) for c, f in zip((a, b), plan.inputs, strict=True))
+    x, y = (_values(c, f, plan.policy) for c, f in zip((a, b), plan.inputs, strict=True))
     batch, m, k = x.shape
     n = y.shape[2]
-    grain = max(1, _GRAIN // max(k * n, 1))
-    if _exact_in_float32(plan, x, y):
+    if _products_fit_float32(plan, x, y):
         x, y = x.astype(np.float32), y.astype(np.float32)
         result = np.zeros((batch, m, n), np.float32)
         lane, lane_p = _lane(plan.accumulator, plan.policy), _lane(plan.product or FP32, plan.policy)
@@ -369,33 +423,47 @@ def products(a: Codes, b: Codes, plan: Plan, draw: Draw | None) -> npt.NDArray[A
                 lambda first, end, i=i: product_lanes(  # type: ignore[misc]
                     x[i], y[i], first, end - first, lane, lane_p, result[i]
                 ),
-                chunk=grain,
-                large=grain,
+                **_grain(k * n),
             )
         return _codes(result, plan.accumulator)
-    out = np.zeros((batch, m, n))
-    columns = np.ascontiguousarray(y.transpose(0, 2, 1))
-    g, gp, order, bits = _arguments(plan, draw, out.size * k * plan.uses)
+    out = np.zeros((batch, m * n))
+    columns = _read_only(np.ascontiguousarray(y.transpose(0, 2, 1)))
+    none = np.zeros((m * n, 0))
     for i in range(batch):
-        here = bits._replace(position=bits.position + i * m * n * k * plan.uses)
-        _pool.over_chunks(
-            m,
-            lambda first, end, i=i, here=here: product_rows(  # type: ignore[misc]
-                x[i], columns[i], first, end - first, plan.product is None, g, gp, order, plan.uses, here, out[i]
-            ),
-            chunk=grain,
-            large=grain,
-        )
-    return _codes(out, plan.accumulator)
+        _sum(x[i], columns[i], n, plan, _after(draw, i * m * n * k * plan.uses), out[i], none)
+    return _codes(out.reshape(batch, m, n), plan.accumulator)
+
+
+def _after(draw: Draw | None, used: int) -> Draw | None:
+    if draw is None:
+        return None
+    given = None if draw.given is None else draw.given[used:]
+    return Draw(draw.r, draw.seed, draw.position + used, given)
 
 
 _GRAIN = 1 << 18  # roundings a chunk
 
 
-def _arguments(plan: Plan, draw: Draw | None, count: int) -> tuple[Grid, Grid, int, Bits]:
-    orders = {"sequential": 0, "pairwise": 1, "kahan": 2}
-    g, gp = _grid(plan.accumulator, plan.policy), _grid(plan.product or plan.accumulator, plan.policy)
-    return g, gp, orders[plan.order], _bits(draw, count)
+def _grain(roundings: int) -> dict[str, int]:
+    """How many outputs of so many roundings go together."""
+    outputs = max(1, _GRAIN // max(roundings, 1))
+    return {"chunk": outputs, "large": outputs}
+
+
+def _values(codes: Codes, format: Format, policy: Policy, dtype: Any = np.float64) -> npt.NDArray[Any]:
+    """As ``operand_values``; where codes are the hardware's own numbers, no more than a look at them."""
+    if format in (FP32, FP64) and policy.subnormals == "keep" and not flushes_subnormals():
+        own = np.float32 if format == FP32 else np.float64
+        with np.errstate(invalid="ignore"):  # signalling NaN
+            return _read_only(np.ascontiguousarray(codes, code_dtype(format)).view(own).astype(dtype, copy=False))
+    return _read_only(operand_values(codes, format, policy).astype(dtype, copy=False))
+
+
+def _read_only(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """As all numbers that go into the loops: whether they may be written to is part of what is compiled."""
+    x = x.view()
+    x.flags.writeable = False
+    return x
 
 
 def _codes(values: npt.NDArray[Any], format: Format) -> npt.NDArray[Any]:

@@ -11,7 +11,7 @@ import numsim
 
 HOUSE = Path(numsim.__file__).parent
 FLOORS = [  # from the ground up; a room may import rooms of its own floor and of those below
-    {"_version", "errors", "events", "host", "formats", "random", "files", "wording"},
+    {"_version", "errors", "events", "host", "format_record", "formats", "random", "files", "wording"},
     {"values", "codebooks", "codes", "kernels", "rounding"},
     {"arithmetic", "elementary"},
     {"accumulate"},

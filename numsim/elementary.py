@@ -24,7 +24,7 @@ from numsim.values import NAN, Rational
 
 Fixed = tuple[int, int]  # a, e: the number a * 2^(e - k)
 
-ZERO, ONE, INFINITY = Rational(0, 0, 1), Rational(0, 1, 1), Rational(0, 1, 0)
+ZERO, ONE = Rational(0, 0, 1), Rational(0, 1, 1)
 FAR = 1 << 18  # numbers beyond 2^FAR, and below 2^-FAR, are alike to every format: exponents end at 2^17
 _ERROR = 16  # units that a result in fixed point may be off: more than any function below needs
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from numsim import host
 from numsim.codes import code_dtype
-from numsim.errors import UnavailableError
+from numsim.errors import UnavailableError, short
 from numsim.formats import Format, get_format
 from numsim.machines import orders
 from numsim.machines.question import AMAX, LIBRARY, MMA, REPLAYS, SUMS, Answer, Can, Question
@@ -100,6 +100,8 @@ class Library:
         for option, only in (("rounding", "nearest-even"), ("overflow", "ieee"), ("subnormals", "keep")):
             if (value := getattr(q, option)) != only:
                 return f"{self.name} has no {option}={value}"
+        if q.operation in SUMS and q.order not in orders.ORDERS:
+            return f"{self.name} has no order={short(q.order)}"
         if q.operation in REPLAYS:
             return f"{self.name} has no {q.operation} of {q.system}"
         if q.operation == LIBRARY:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+ORDERS = ("sequential", "pairwise", "kahan")  # of those that numsim has
 Operation = Callable[[Any, Any], Any]
 
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from numsim.accumulate import ORDERS
+from numsim.accumulate import check_length, check_order, check_running
 from numsim.codes import check_codes
 from numsim.errors import InputError, check_choice, short
 from numsim.files import is_label
@@ -113,11 +113,11 @@ class Question:
             raise InputError(f"unknown options {short(sorted(unknown))}: known are {', '.join(_DEFAULTS)}.")
         settings = check_settings(self.settings)
         seed = None if self.seed is None else check_seed(self.seed)
-        object.__setattr__(self, "options", {**self.options, "settings": settings, "seed": seed})
-        check_choice("order", self.order, ORDERS)
+        order = check_order(self.order)
+        object.__setattr__(self, "options", {**self.options, "settings": settings, "seed": seed, "order": order})
         _ = self.policy  # refuses unknown modes
-        if self.order == "pairwise" and self.operation == "cumsum":
-            raise InputError("order='pairwise' has no running sum. Example: order='sequential'")
+        if self.operation == "cumsum":
+            check_running(self.order)
         if self.product is not None and not (isinstance(self.product, str) and self.product == "exact"):
             get_format(self.product)
         if self.sr_bits is not None and (type(self.sr_bits) is not int or not 1 <= self.sr_bits <= 32):
@@ -146,6 +146,8 @@ class Question:
             a.flags.writeable = False
         object.__setattr__(self, "arrays", arrays)
         _ = self.shape  # refuses arrays that do not go together
+        if self.operation in SUMS:
+            check_length(self.order, max(a.shape[-1] for a in arrays[: 1 if self.operation == "matmul" else 2]))
         chosen = {k: v for k, v in self.options.items() if v != _DEFAULTS[k]}
         object.__setattr__(self, "options", MappingProxyType(dict(sorted(chosen.items()))))
 

@@ -200,7 +200,7 @@ def hard_cases(target: Any, source: Any = "fp64") -> st.SearchStrategy[float]:
 
 
 _HALVES = st.sampled_from((0, 1))  # half steps above a place of the grid
-_STEPS = st.sampled_from((0, 1, -1))  # to what lies beside
+_STEPS = st.sampled_from((0, 0, 1, -1))  # to what lies beside
 
 
 def _ranks(format: Format) -> st.SearchStrategy[int]:
@@ -208,9 +208,10 @@ def _ranks(format: Format) -> st.SearchStrategy[int]:
     sign, normal, top = format.sign_mask, 1 << format.fraction_bits, format.max_rank
     one = format.rank(_code_of(Fraction(1), format))
     edges = sorted(edge_ranks(format), key=lambda r: (abs(r - one), -r))
-    ends = [r for r in edges if min(r - format.rank(0), abs(r - normal), abs(r - top)) <= 2]
-    often = ends * (1 + len(edges) // len(ends))
-    return st.sampled_from([*edges, *often]) | _any(format).map(lambda c: format.rank(c & ~sign))
+    ends = {0, 1, normal - 1, normal, top - 1, top, top + 1} & set(edges)
+    often = [r for r in edges if r in ends] * (1 + 2 * len(edges) // len(ends))
+    listed = st.sampled_from([*edges, *often])
+    return st.one_of(listed, listed, _any(format).map(lambda c: format.rank(c & ~sign)))
 
 
 def _place(rank: int, half: int, format: Format) -> Fraction:

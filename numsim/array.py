@@ -1,30 +1,57 @@
-"""``Array``: codes and their format, with NumPy manners. ``operations.py`` has the functions that compute with it."""
+"""``Array``: codes and their format, with NumPy manners.
+
+``operations.py`` has the functions that compute with it, ``array_protocols.py`` what NumPy's functions do with it.
+"""
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from numsim import ordering
 from numsim.codes import Codes, check_codes, classify, decode, exact
-from numsim.errors import InputError, UnavailableError
+from numsim.errors import InputError, short
 from numsim.events import Events
 from numsim.formats import FP64, Format, get_format
 from numsim.host import flushes_subnormals
 from numsim.rounding import Nan, Overflow, Policy, Rounding, Subnormals, convert, draw_for, encode
 
 
-class Array(np.lib.mixins.NDArrayOperatorsMixin):
-    """Numbers of one format: ``codes`` (unsigned integers) and ``format``.
+class UndefinedError(InputError, TypeError):
+    """Something that NumPy's arrays can do and numsim's Arrays cannot; the message has a call that works."""
 
-    Operators round each result once, nearest-even, overflow "ieee"; the functions of this module take every option.
-    Both operands must have the same format; a plain number is first rounded to it. ``how`` names what made the array.
+
+class Array(np.lib.mixins.NDArrayOperatorsMixin):
+    """Numbers of one format: ``codes`` (unsigned integers) and ``format``; ``how`` names what made them.
+
+    It behaves as a NumPy array does, with nothing rounded out of sight. Operators and ufuncs round each result once,
+    nearest-even, overflow "ieee"; the functions of numsim take every option. Operands have one format; plain numbers
+    (floats, lists, NumPy's arrays) beside them are rounded to it first. What only moves, chooses or compares elements
+    is exact: indexing (views where NumPy gives views), ``np.concatenate``, ``np.where``, ``np.sort``, ``np.maximum``,
+    ``==``. Everything else is refused with a call that works.
+
+    Rules
+    -----
+    NaN : unequal to everything; the maximum and minimum of what holds one; last when sorted; true.
+    -0 : equal to +0, and below it in ``np.sort``, ``np.max``, ``np.maximum`` and ``np.unique``.
+    assignment : ``x[i] = 0.1`` and ``x += 1`` round once; what reads the same codes sees it. A read-only view refuses.
+    text : ``repr`` makes the same codes again when it is evaluated (with ``nan`` and ``inf`` from NumPy), unless it was
+        shortened: of more than 100 numbers "..." stands for most.
+    copies : ``copy`` and ``pickle`` copy codes, format and ``how``; what is unpickled is checked as in the constructor.
+
+    Raises ``UndefinedError`` (an ``InputError`` and a ``TypeError``) for what is not defined; NumPy's own errors for
+    indices and shapes that do not fit. Not hashable.
 
     >>> x = array([0.1, 2.0], "bf16")
     >>> x + 1
     numsim.array([1.1015625, 3.0], 'bf16')
+    >>> x[0] = 0.3
+    >>> np.concatenate([x[::-1], np.maximum(x, 1)])
+    numsim.array([2.0, 0.30078125, 1.0, 2.0], 'bf16')
     >>> array([2048.0], "fp16") + 1
     numsim.array([2048.0], 'fp16')
     """
@@ -38,6 +65,12 @@ class Array(np.lib.mixins.NDArrayOperatorsMixin):
     def __init__(self, codes: Codes, format: Format, how: str = "codes given") -> None:
         self.format = get_format(format)
         self.codes, self.how = check_codes(codes, self.format), how
+
+    def _like(self, codes: Any, how: str | None = None) -> Array:
+        """Codes that came from this array's: nothing is checked again."""
+        new = object.__new__(Array)
+        new.codes, new.format, new.how = np.asarray(codes), self.format, self.how if how is None else how
+        return new
 
     # --- looking at it
     @property
@@ -53,46 +86,116 @@ class Array(np.lib.mixins.NDArrayOperatorsMixin):
         return self.codes.size
 
     @property
+    def nbytes(self) -> int:
+        """Bytes of the codes, each in a whole unsigned integer."""
+        return self.codes.nbytes
+
+    @property
     def T(self) -> Array:  # noqa: N802 - NumPy's name
-        return Array(self.codes.T, self.format, self.how)
+        return self._like(self.codes.T)
 
     @property
     def values(self) -> Any:
         """The values as float64 (raises for formats that float64 does not hold)."""
         return decode(self.codes, self.format)
 
-    def reshape(self, *shape: Any) -> Array:
-        return Array(self.codes.reshape(*shape), self.format, self.how)
-
     def __len__(self) -> int:
         return len(self.codes)
 
     def __getitem__(self, index: Any) -> Array:
-        return Array(np.asarray(self.codes[index]), self.format, self.how)
+        return self._like(self.codes[index])
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        if isinstance(value, Array) and value.format != self.format:
+            raise InputError(
+                f"numbers of {value.format} into an Array of {self.format}: they would be rounded. "
+                "Example: x[i] = y.astype(x.format)"
+            )
+        codes = value.codes if isinstance(value, Array) else array(value, self.format).codes
+        if not self.codes.flags.writeable:
+            raise InputError("this Array is a read-only view. Example: x = x.copy()")
+        self.codes[index] = codes
+        self._assigned()
+
+    def _assigned(self) -> None:
+        self.how = self.how.removesuffix(_ASSIGNED) + _ASSIGNED
 
     def __iter__(self) -> Any:
         return (self[i] for i in range(len(self)))
+
+    def __contains__(self, value: Any) -> bool:
+        return bool(np.any(self == value))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
         if copy is False:
             raise ValueError("an Array's values are decoded from its codes, which is always a copy")
         return np.asarray(self.values, dtype=dtype)
 
-    def __bool__(self) -> bool:
-        return bool(np.asarray(classify(self.codes, self.format) != "zero"))  # as in NumPy: refused for several numbers
+    # --- one number
+    def _single(self, what: str) -> Codes:
+        if self.size != 1:
+            raise UndefinedError(f"{what} needs one number; several are ambiguous: this Array has shape {self.shape}. "
+                                 f"Example: {what.replace('()', '(x[0])')}, x.values or np.any(x)")  # fmt: skip
+        return self.codes.reshape(())
 
-    def __contains__(self, value: Any) -> bool:
-        return bool(np.any(self == value))
+    def __bool__(self) -> bool:
+        return bool(ordering.is_true(self._single("bool()"), self.format))
 
     def __float__(self) -> float:
-        return float(self.values)
+        return float(decode(self._single("float()"), self.format))
 
     def __int__(self) -> int:
-        return int(self.fraction())
+        return int(exact(self._single("int()"), self.format))
 
     def fraction(self) -> Fraction:
         """The exact value of a single number."""
         return exact(self.codes, self.format)
+
+    def item(self) -> float:
+        """The single number as a Python float."""
+        return float(self)
+
+    def tolist(self) -> Any:
+        """The values as Python floats, in nested lists."""
+        return self.values.tolist()
+
+    # --- other shapes: views where NumPy gives views
+    def reshape(self, *shape: Any, **options: Any) -> Array:
+        return self._like(self.codes.reshape(*shape, **options))
+
+    def transpose(self, *axes: Any) -> Array:
+        return self._like(self.codes.transpose(*axes))
+
+    def swapaxes(self, axis1: int, axis2: int) -> Array:
+        return self._like(self.codes.swapaxes(axis1, axis2))
+
+    def squeeze(self, axis: Any = None) -> Array:
+        return self._like(self.codes.squeeze(axis))
+
+    def ravel(self) -> Array:
+        return self._like(self.codes.ravel())
+
+    def flatten(self) -> Array:
+        return self._like(self.codes.flatten())
+
+    def take(self, indices: Any, axis: int | None = None) -> Array:
+        return self._like(self.codes.take(indices, axis))
+
+    def repeat(self, repeats: Any, axis: int | None = None) -> Array:
+        return self._like(self.codes.repeat(repeats, axis))
+
+    def copy(self) -> Array:
+        return self._like(self.codes.copy())
+
+    def __copy__(self) -> Array:
+        return self.copy()
+
+    def __deepcopy__(self, memo: Any) -> Array:
+        return self.copy()
+
+    def __reduce__(self) -> Any:
+        """For pickle: through the constructor, which checks."""
+        return Array, (self.codes, self.format.name if self.format.is_named else self.format, self.how)
 
     def astype(
         self,
@@ -113,64 +216,92 @@ class Array(np.lib.mixins.NDArrayOperatorsMixin):
         codes = convert(self.codes, self.format, format, policy, draw, events)
         return Array(codes, format, f"{self.format} rounded once to {format}, {policy}")
 
+    # --- as text
     def __repr__(self) -> str:
         """What makes this array again (up to 100 numbers are shown; more are cut)."""
-        name = f"'{self.format}'" if self.format.is_named else repr(self.format)
+        name = f"'{self.format}'" if self.format.is_named else f"numsim.{self.format!r}"
         kinds = np.asarray(classify(self.codes, self.format))
         payloads = np.any(self.codes[kinds == "nan"] != self.format.nan_code)
         flushed = flushes_subnormals() and np.any(kinds == "subnormal")
         if payloads or flushed or not self.format.fits(FP64):  # the values would not say it all
-            return f"numsim.from_codes({self.codes.tolist()}, {name})"
-        # float64's shortest form names every value of up to 53 bits
-        text = np.array2string(
-            np.asarray(self.values), separator=", ", threshold=100, formatter={"float_kind": lambda x: repr(float(x))}
-        )
+            made, text = "from_codes", self._text(self.codes, str)
+        else:  # float64's shortest form names every value of up to 53 bits
+            made, text = "array", self._text(self.values, lambda x: repr(float(x)))
         shape = "" if self.size or self.ndim == 1 else f".reshape({self.shape})"
-        return f"numsim.array({text if self.size else '[]'}, {name}){shape}".replace("\n", "\n      ")
+        return f"numsim.{made}({text}, {name}){shape}".replace("\n", "\n      ")
 
-    def _repr_html_(self) -> str | None:
-        """A single number explains itself in a notebook; arrays print as text."""
+    def __format__(self, spec: str) -> str:
+        """Of one number as of a float; of several each, in brackets."""
+        if not spec or not self.ndim:
+            return format(float(self), spec) if spec else str(self)
+        return self._text(self.values, lambda x: format(float(x), spec))
+
+    def _text(self, numbers: Any, one: Any) -> str:
+        if not self.size:
+            return "[]"
+        return np.array2string(
+            np.asarray(numbers), separator=", ", threshold=100, formatter={"float_kind": one, "int_kind": one}
+        )
+
+    def _repr_html_(self) -> str:
+        """For notebooks: a single number explains itself; of several a table of values and codes."""
         if self.ndim:
-            return None
+            from numsim.show.array_html import table
+
+            return table(self)
         from numsim.explain import explain
 
         return explain(self)._repr_html_()
 
-    # --- arithmetic
+    # --- NumPy's protocols
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
-        from numsim.operations import UFUNCS
+        from numsim import array_protocols
 
-        name = ufunc.__name__
-        if method == "__call__" and not options:
-            if name in UFUNCS:
-                return UFUNCS[name](*inputs)
-            if name in _COMPARISONS:  # of the values, as float64 compares
-                if flushes_subnormals():
-                    raise UnavailableError("this CPU flushes subnormal numbers: values cannot be compared. Use x.codes")
-                return ufunc(*(x.values if isinstance(x, Array) else x for x in inputs))
-        if method == "__call__" and name in UFUNCS:
-            sign = {"add": "+", "subtract": "-", "multiply": "*", "divide": "/", "matmul": "@"}.get(name)
-            instead = f"x = x {sign} y" if sign else f"numsim.{name}(x)"
-            raise TypeError(
-                f"Arrays are never changed in place: np.{name} takes no out= and no where=. Write {instead}"
-            )
-        raise TypeError(f"np.{name}{'' if method == '__call__' else '.' + method} {_REFUSED}")
+        return array_protocols.ufunc(ufunc, method, inputs, options)
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        """NumPy's other functions would decode to float64 and round out of sight."""
-        if function in (np.sum, np.cumsum, np.shape, np.ndim, np.size, np.array2string, np.array_repr, np.array_str):
-            return function.__wrapped__(*args, **kwargs)
-        if function is np.dot:
-            return args[0] @ args[1]
-        raise TypeError(f"np.{function.__name__} {_REFUSED}")
+        from numsim import array_protocols
 
-    def sum(self, axis: Any = None, dtype: Any = None, out: None = None, **options: Any) -> Array:
-        """``numsim.sum`` with NumPy's signature, so that ``np.sum`` works: sequential, in the array's own format."""
+        return array_protocols.function(function, args, kwargs)
+
+    # --- along axes
+    def _merged(self, axis: Any) -> tuple[Array, tuple[int, ...]]:
+        """The axes that a reduction runs over as one, the last, in C order; and the shape that ``keepdims`` keeps."""
+        try:
+            axes = [range(self.ndim)[a] for a in (range(self.ndim) if axis is None else np.atleast_1d(axis).tolist())]
+            if len(set(axes)) != len(axes):
+                raise IndexError
+        except (IndexError, TypeError):
+            raise InputError(
+                f"axis={short(axis)} of an Array of shape {self.shape}: allowed are None, integers from {-self.ndim} "
+                f"to {self.ndim - 1}, and a tuple of different ones."
+            ) from None
+        rest = [i for i in range(self.ndim) if i not in axes]
+        kept = tuple(1 if i in axes else n for i, n in enumerate(self.shape))
+        last = math.prod(self.shape[i] for i in axes)
+        codes = self.codes.transpose(*rest, *sorted(axes)).reshape(*(self.shape[i] for i in rest), last)
+        return self._like(codes), kept
+
+    def _summed(self, name: str, axis: Any, dtype: Any, out: Any, keepdims: bool, options: dict[str, Any]) -> Array:
         from numsim import operations
 
         if dtype is not None or out is not None:
-            raise InputError("dtype= and out= are not for Arrays. Example: numsim.sum(x, accumulator='fp32')")
-        return operations.sum(self, axis=axis, **options)
+            raise InputError(f"dtype= and out= are not for Arrays. Example: numsim.{name}(x, accumulator='fp32')")
+        terms, kept = self._merged(axis)
+        result: Array = getattr(operations, name)(terms, axis=-1, **options)
+        return result.reshape(kept) if keepdims else result
+
+    def sum(
+        self, axis: Any = None, dtype: Any = None, out: None = None, keepdims: bool = False, **options: Any
+    ) -> Array:
+        """``numsim.sum`` with NumPy's signature, so that ``np.sum`` works: sequential, in the array's own format."""
+        return self._summed("sum", axis, dtype, out, keepdims, options)
+
+    def mean(
+        self, axis: Any = None, dtype: Any = None, out: None = None, keepdims: bool = False, **options: Any
+    ) -> Array:
+        """``numsim.mean`` with NumPy's signature."""
+        return self._summed("mean", axis, dtype, out, keepdims, options)
 
     def cumsum(self, axis: Any = None, dtype: Any = None, out: None = None, **options: Any) -> Array:
         """``numsim.cumsum`` with NumPy's signature."""
@@ -180,15 +311,55 @@ class Array(np.lib.mixins.NDArrayOperatorsMixin):
             raise InputError("dtype= and out= are not for Arrays. Example: numsim.cumsum(x, accumulator='fp32')")
         return operations.cumsum(self, axis=axis, **options)
 
-    def dot(self, other: Any, out: None = None) -> Array:
-        return self @ other  # type: ignore[no-any-return]
+    def dot(self, other: Any, out: Any = None) -> Array:
+        return np.dot(self, other, out)  # type: ignore[no-any-return]
+
+    def _extreme(self, axis: Any, largest: bool) -> tuple[Array, npt.NDArray[np.intp], tuple[int, ...]]:
+        numbers, kept = self._merged(axis)
+        if not numbers.shape[-1]:
+            raise InputError(f"an Array of shape {self.shape} has no largest and no least number along axis {axis}. "
+                             "Example: np.max(x) if x.size else 0")  # fmt: skip
+        return numbers, ordering.argmax(numbers.codes, self.format, largest), kept
+
+    def _picked(self, axis: Any, largest: bool, keepdims: bool) -> Array:
+        numbers, place, kept = self._extreme(axis, largest)
+        codes = np.take_along_axis(numbers.codes, place[..., None], -1)[..., 0]
+        return self._like(codes.reshape(kept) if keepdims else codes)
+
+    def max(self, axis: Any = None, *, keepdims: bool = False) -> Array:
+        """The largest number; the first NaN where there is one."""
+        return self._picked(axis, True, keepdims)
+
+    def min(self, axis: Any = None, *, keepdims: bool = False) -> Array:
+        """The least number; the first NaN where there is one."""
+        return self._picked(axis, False, keepdims)
+
+    def argmax(self, axis: int | None = None, *, keepdims: bool = False) -> Any:
+        """The place of what ``max`` gives."""
+        _, place, kept = self._extreme(axis, True)
+        return place.reshape(kept) if keepdims else place[()]
+
+    def argmin(self, axis: int | None = None, *, keepdims: bool = False) -> Any:
+        """The place of what ``min`` gives."""
+        _, place, kept = self._extreme(axis, False)
+        return place.reshape(kept) if keepdims else place[()]
+
+    def argsort(self, axis: int | None = -1, *, kind: Any = None, stable: Any = None) -> npt.NDArray[np.intp]:
+        """Places in increasing order, equals as they stood, whatever ``kind`` says."""
+        codes = self.codes.reshape(-1) if axis is None else np.moveaxis(self.codes, axis, -1)
+        order = ordering.argsort(codes, self.format)
+        return order if axis is None else np.moveaxis(order, -1, axis)
+
+    def any(self, axis: Any = None, *, keepdims: bool = False) -> Any:
+        """Whether any number is not zero."""
+        return ordering.is_true(self.codes, self.format).any(axis, keepdims=keepdims)
+
+    def all(self, axis: Any = None, *, keepdims: bool = False) -> Any:
+        """Whether no number is zero."""
+        return ordering.is_true(self.codes, self.format).all(axis, keepdims=keepdims)
 
 
-_COMPARISONS = ("equal", "not_equal", "less", "less_equal", "greater", "greater_equal")
-_REFUSED = (
-    "is not defined on numsim Arrays: rounding would be hidden. Defined are + - * / @, comparisons, np.sqrt, np.sum, "
-    "np.cumsum; the functions of numsim take every option. For float64 values: x.values"
-)
+_ASSIGNED = ", then elements assigned"
 
 
 def array(values: Any, format: Any, **options: Any) -> Array:

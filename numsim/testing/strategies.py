@@ -7,9 +7,10 @@ and infinities last. Under ``derandomize=True`` the same examples come every tim
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 from numsim import formats as ground
 from numsim.array import Array
@@ -29,6 +30,7 @@ except ImportError:
         "without it there are numsim.testing.boundary_codes('e4m3') and sample_codes('e4m3', 1000, seed=7)"
     ) from None
 
+_T = TypeVar("_T")
 OPERATIONS = ("add", "sub", "mul", "div")
 LARGEST = 1 << 16  # numbers in an array
 
@@ -133,7 +135,7 @@ def _edges(format: Format, allow_nan: bool, allow_infinity: bool) -> st.SearchSt
     def magnitude(end: tuple[int, int, int], place: int) -> int:
         return end[place] if end[0] > top else min(max(end[place], 0), top)
 
-    return _signed(st.builds(magnitude, st.sampled_from(ends), st.integers(0, 2)), format)
+    return _signed(_made(magnitude, st.sampled_from(ends), st.integers(0, 2)), format)
 
 
 def _any(format: Format, allow_nan: bool = False, allow_infinity: bool = False) -> st.SearchStrategy[int]:
@@ -147,9 +149,7 @@ def _any(format: Format, allow_nan: bool = False, allow_infinity: bool = False) 
         allowed = allow_infinity if code == format.infinity_code else allow_nan
         return format.max_code if special and not allowed else code
 
-    return _signed(
-        st.builds(magnitude, st.integers(0, (1 << fraction_bits) - 1), st.sampled_from(_fields(format))), format
-    )
+    return _signed(_made(magnitude, st.integers(0, (1 << fraction_bits) - 1), st.sampled_from(_fields(format))), format)
 
 
 @lru_cache(maxsize=64)
@@ -160,10 +160,15 @@ def _fields(format: Format) -> tuple[int, ...]:
     return tuple(sorted(range(top + 1), key=lambda field: (abs(field - one), -field)))
 
 
+def _made(function: Callable[..., _T], *parts: st.SearchStrategy[Any]) -> st.SearchStrategy[_T]:
+    """As ``builds``, whose failing examples Hypothesis shows as the call that made them, and not as numbers."""
+    return st.tuples(*parts).map(lambda drawn: function(*drawn))
+
+
 def _signed(magnitudes: st.SearchStrategy[int], format: Format) -> st.SearchStrategy[int]:
     if not format.signed:
         return magnitudes
-    return st.builds(lambda m, negative: with_sign(m, negative, format), magnitudes, st.booleans())
+    return _made(lambda m, negative: with_sign(m, negative, format), magnitudes, st.booleans())
 
 
 def _code_of(x: Fraction, format: Format) -> int:
@@ -196,7 +201,7 @@ def hard_cases(target: Any, source: Any = "fp64") -> st.SearchStrategy[float]:
         code = with_sign(_beside(_place(rank, half, target), steps, source), negative and source.signed, source)
         return float(decode(code, source))
 
-    return st.builds(number, _ranks(target), _HALVES, _STEPS, st.booleans())
+    return _made(number, _ranks(target), _HALVES, _STEPS, st.booleans())
 
 
 _HALVES = st.sampled_from((0, 1))  # half steps above a place of the grid
@@ -262,8 +267,8 @@ def _hard_pairs(operation: str, format: Format) -> st.SearchStrategy[tuple[int, 
 
     first = codes(format, allow_nan=False, allow_infinity=False)
     pairs = st.one_of(
-        st.builds(near, first, st.integers(0, 2), _HALVES, _STEPS),
-        st.builds(anywhere, first, _ranks(format), _HALVES, st.booleans(), _STEPS),
+        _made(near, first, st.integers(0, 2), _HALVES, _STEPS),
+        _made(anywhere, first, _ranks(format), _HALVES, st.booleans(), _STEPS),
     )
     return pairs | _tied_products(format) if operation == "mul" and format.precision > 2 else pairs
 
@@ -291,7 +296,7 @@ def _tied_products(format: Format) -> st.SearchStrategy[tuple[int, int]]:
 
     odd = st.integers(1, (1 << (p - 1)) - 1).map(lambda k: 2 * k + 1)
     exponents = st.sampled_from(_fields(format)).map(lambda field: field - format.bias)
-    return st.builds(pair, odd, st.integers(0, (1 << p) - 1), exponents.map(lambda e: e // 2), exponents)
+    return _made(pair, odd, st.integers(0, (1 << p) - 1), exponents.map(lambda e: e // 2), exponents)
 
 
 # --- formats and policies ---------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, find, given, settings
+from hypothesis import HealthCheck, Phase, find, given, settings
 from hypothesis import strategies as st
 from hypothesis.errors import NoSuchExample
 
@@ -268,6 +268,32 @@ def test_formats_shrink_to_named_ones():
 def test_pairs_shrink_to_zero_and_one():
     assert simplest(operand_pairs("fp16", "add"), lambda p: True) == (0, 0)
     assert simplest(operand_pairs("fp16", "add"), lambda p: p[0] != 0 != p[1]) == (0x3C00, 0x3C00)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions have notes from Python 3.11 on")
+@pytest.mark.parametrize(
+    ("strategy", "shown"),
+    [
+        (codes("fp16").filter(lambda c: 0x3C00 < c < 0x7C00), "x=16384"),
+        (values("fp16").filter(lambda x: x > 2), "x=3.0"),
+        (hard_cases("bf16").filter(lambda x: x > 1), "x=1.0000000000000002"),
+        (operand_pairs("e4m3", "mul"), "x=(0, 0)"),
+        (arrays("e4m3", 2), "x=numsim.array([0.0, 0.0], 'e4m3fn')"),
+    ],
+    ids=["codes", "values", "hard_cases", "operand_pairs", "arrays"],
+)
+def test_a_failing_example_is_shown_as_numbers(strategy, shown):
+    """And not as the call that made it."""
+
+    @settings(FIXED, phases=[Phase.generate, Phase.shrink])
+    @given(strategy)
+    def fails(x):
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError) as failure:
+        fails()
+    told = " ".join(" ".join(failure.value.__notes__).split())
+    assert shown in told.replace("x=array", "x=numsim.array"), told
 
 
 def test_the_same_examples_every_time():

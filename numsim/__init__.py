@@ -8,8 +8,37 @@ from typing import TYPE_CHECKING
 from numsim import errors, formats, kernels, random
 from numsim._version import __version__
 from numsim.array import Array, array, from_codes
+from numsim.array_files import load, save
 from numsim.codebooks import Codebook, get_format, list_codebooks
 from numsim.codes import classify, decode, exact, neighbours, pack, ulp, unpack
+from numsim.decimals import to_decimal
+from numsim.elementwise import (
+    abs,
+    copysign,
+    equal,
+    greater,
+    greater_equal,
+    less,
+    less_equal,
+    log_b,
+    maximum,
+    maximum_magnitude,
+    maximum_magnitude_number,
+    maximum_number,
+    minimum,
+    minimum_magnitude,
+    minimum_magnitude_number,
+    minimum_number,
+    next_down,
+    next_up,
+    not_equal,
+    remainder,
+    round_to_integral,
+    scale_b,
+    to_int,
+    total_order,
+    unordered,
+)
 from numsim.errors import FormatError, InputError, NumsimError, RangeError, RecordError, UnavailableError
 from numsim.events import Events
 from numsim.explain import Explanation, explain
@@ -35,6 +64,7 @@ from numsim.formats import (
     list_formats,
 )
 from numsim.functions import cos, erf, exp, exp2, log, log2, rsqrt, sigmoid, sin, tanh
+from numsim.interop import from_dlpack, from_numpy, from_torch
 from numsim.operations import add, cumsum, div, dot, fma, matmul, mean, mul, norm, sqrt, sub, sum
 from numsim.rounding import encode, round_to
 from numsim.traces import Event, SumTrace, Trace, load_trace, trace_sum
@@ -88,10 +118,12 @@ __all__ = [
     "Trace",
     "UnavailableError",
     "__version__",
+    "abs",
     "add",
     "array",
     "blocks",
     "classify",
+    "copysign",
     "cos",
     "cumsum",
     "data",
@@ -99,6 +131,7 @@ __all__ = [
     "div",
     "dot",
     "encode",
+    "equal",
     "erf",
     "errors",
     "exact",
@@ -109,25 +142,49 @@ __all__ = [
     "fma",
     "formats",
     "from_codes",
+    "from_dlpack",
+    "from_numpy",
+    "from_torch",
     "get_format",
+    "greater",
+    "greater_equal",
     "kernels",
+    "less",
+    "less_equal",
     "list_codebooks",
     "list_formats",
+    "load",
     "load_trace",
     "log",
     "log2",
+    "log_b",
     "machines",
     "matmul",
+    "maximum",
+    "maximum_magnitude",
+    "maximum_magnitude_number",
+    "maximum_number",
     "mean",
+    "minimum",
+    "minimum_magnitude",
+    "minimum_magnitude_number",
+    "minimum_number",
     "mul",
     "neighbours",
+    "next_down",
+    "next_up",
     "norm",
+    "not_equal",
     "optimizers",
     "pack",
     "random",
+    "remainder",
     "reveal",
     "round_to",
+    "round_to_integral",
     "rsqrt",
+    "save",
+    "scale_b",
     "scaling",
     "sigmoid",
     "sin",
@@ -137,7 +194,11 @@ __all__ = [
     "tanh",
     "tensorcore",
     "testing",
+    "to_decimal",
+    "to_int",
+    "total_order",
     "trace_sum",
     "ulp",
+    "unordered",
     "unpack",
 ]

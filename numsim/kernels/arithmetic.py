@@ -11,20 +11,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from numsim import arithmetic
+from numsim import arithmetic, kernels, rounding
 from numsim.arithmetic import result_policy
-from numsim.codes import Codes, decode
+from numsim.codes import Codes, code_dtype, decode
 from numsim.events import Events
-from numsim.formats import FP64, Format
-from numsim.host import flushes_subnormals, rounds_to_nearest
-from numsim.kernels import _pool
+from numsim.formats import FP32, FP64, Format
+from numsim.host import flushes_subnormals, is_ieee, rounds_to_nearest
+from numsim.kernels import _code_tables, _pool
 from numsim.kernels import rounding as fast_rounding
+from numsim.kernels._code_tables import one_code
 from numsim.kernels._jit import as_bits, as_float, fma64, jit
+from numsim.kernels._rounding_loops import BLOCK
+from numsim.kernels._rounding_plan import LOOPS, as_read_only, prepare
 from numsim.random import Draw
 from numsim.rounding import Policy
 
@@ -56,7 +60,9 @@ def suits(
     if not rounds_to_nearest():
         return False
     if is_native(result, policy):
-        return events is None and all(f.fits(FP64) for f in formats)
+        return events is None and all(f.fits(FP64) for f in formats) and operation != "scale_b"
+    if operation == "scale_b" and not (result.emin - result.fraction_bits > -900 and result.emax < 900):
+        return False
     return all(map(carries, formats)) and rounds_from_odd(result, draw)
 
 
@@ -64,10 +70,11 @@ def suits(
 def to_odd(s, error):  # type: ignore[no-untyped-def]
     """The float64 rounded to odd, from the nearest float64 ``s`` and the sign of exact result minus ``s``."""
     bits = as_bits(s)
-    if (error > 0.0 or error < 0.0) and bits & np.uint64(1) == np.uint64(0):  # false for NaN: infinities stay
-        outwards = (error > 0.0) == (bits >> np.uint64(63) == np.uint64(0))
-        return as_float(np.uint64(bits + np.uint64(1)) if outwards else np.uint64(bits - np.uint64(1)))
-    return s
+    even = np.uint64(~bits & np.uint64(1))
+    inexact = (error > 0.0) | (error < 0.0)  # false for NaN: infinities stay
+    outwards = (error > 0.0) == (bits >> np.uint64(63) == np.uint64(0))
+    step = even if outwards else np.uint64(np.uint64(0) - even)
+    return as_float(np.uint64(bits + step)) if inexact else s
 
 
 @jit
@@ -120,12 +127,105 @@ def fma(a, b, c, out, down, native):  # type: ignore[no-untyped-def]
         out[i] = fma64(a[i], b[i], c[i]) if native else add_odd(a[i] * b[i], c[i], down)
 
 
-KERNELS = {"add": add, "sub": sub, "mul": mul, "div": div, "sqrt": sqrt, "fma": fma}
+@jit
+def remainder(a, b, c, out, down, native):  # type: ignore[no-untyped-def]
+    """The rest of a division by 2 |b|, which is exact, less |b| once or twice: exact too (Sterbenz's lemma)."""
+    for i in range(out.size):
+        x, y = abs(a[i]), abs(b[i])
+        if x == np.inf or y != y:
+            out[i] = np.nan
+            continue
+        x = math.fmod(x, y + y) if y <= 2.0**1023 else x
+        half = 0.5 * y
+        tiny = y < 2.0**-1021  # where a half may not exist, twice x does
+        if x + x > y if tiny else x > half:
+            x -= y
+            if x + x >= y if tiny else x >= half:
+                x -= y
+        out[i] = -x if math.copysign(1.0, a[i]) < 0.0 else x
 
 
-def operand_values(codes: Codes, format: Format, policy: Policy) -> npt.NDArray[np.float64]:
-    """The operands' values; under flush-inputs subnormal ones are zeros of their sign."""
-    values = np.ascontiguousarray(decode(codes, format))
+@jit
+def scale_b(a, b, c, out, down, native):  # type: ignore[no-untyped-def]
+    """Exact but for exponents beyond +-1000, where every result of this kernel has long over- or underflowed."""
+    for i in range(out.size):
+        x, n = a[i], b[i]
+        if not abs(n) < np.inf or n != np.floor(n):
+            out[i] = np.nan
+        elif x == 0.0 or not abs(x) < np.inf:
+            out[i] = x
+        else:
+            fraction, e = math.frexp(x)
+            out[i] = math.ldexp(fraction, int(min(max(e + n, -1000.0), 1000.0)))
+
+
+@jit
+def log_b(a, b, c, out, down, native):  # type: ignore[no-untyped-def]
+    for i in range(out.size):
+        x = abs(a[i])
+        out[i] = -np.inf if x == 0.0 else math.frexp(x)[1] - 1.0 if x < np.inf else x
+
+
+def _extreme(larger: int, magnitude: int, number: int) -> Any:
+    @jit
+    def extreme(a, b, c, out, down, native):  # type: ignore[no-untyped-def]
+        for i in range(out.size):
+            x, y = a[i], b[i]
+            below = x < y or (x == y and math.copysign(1.0, x) < math.copysign(1.0, y))
+            if magnitude and abs(x) != abs(y):
+                below = abs(x) < abs(y)
+            chosen = y if below == (larger == 1) else x
+            if x != x or y != y:
+                chosen = (y if x != x else x) if number else np.nan
+            out[i] = chosen
+
+    return extreme
+
+
+EXTREMES = {name: _extreme(*map(int, choice)) for name, choice in arithmetic.EXTREMES.items()}
+KERNELS = {
+    "add": add, "sub": sub, "mul": mul, "div": div, "sqrt": sqrt, "fma": fma, "remainder": remainder,
+    "scale_b": scale_b, "log_b": log_b, **EXTREMES,
+}  # fmt: skip
+
+
+def _fused(kernel: Any, arity: int, number: int) -> Any:
+    """An operation on codes of up to 16 bits, nearest-even, in one pass: the values looked up, the exact result, and
+    the rounding of ``_rounding_loops.py``. ``number`` tells the operations apart in the cache of compiled kernels."""
+    _round = LOOPS[64].nearest_even_codes
+
+    @jit
+    def fused(values_a, values_b, values_c, a, b, c, out, plan):  # type: ignore[no-untyped-def]
+        room = np.empty((4, BLOCK))
+        for first in range(0, out.size, BLOCK):
+            count = min(BLOCK, out.size - first)
+            x, y, z, exact = room[0, :count], room[1, :count], room[2, :count], room[3, :count]
+            one_code(values_a, a[first : first + count], x)
+            if arity > 1:
+                one_code(values_b, b[first : first + count], y)
+            if arity > 2:
+                one_code(values_c, c[first : first + count], z)
+            kernel(x, y, z, exact, False, number < 0)  # (never native)
+            _round(exact.view(np.uint64), out[first : first + count], plan)
+
+    return fused
+
+
+FUSED = {name: _fused(kernel, arithmetic.ARITY.get(name, 2), n) for n, (name, kernel) in enumerate(KERNELS.items())}
+
+
+_BLOCK = 1 << 15  # numbers that go together, so that what lies between decoding and rounding stays in the cache
+
+
+def operand_values(
+    codes: Codes, format: Format, policy: Policy, out: npt.NDArray[np.float64] | None = None
+) -> npt.NDArray[np.float64]:
+    """The operands' values; under flush-inputs subnormal ones are zeros of their sign. ``out`` may hold them."""
+    if format.bits <= 16:
+        values = np.empty(codes.shape) if out is None else out
+        _code_tables.one_code(_code_tables.values(format), as_read_only(codes), values.reshape(-1))
+    else:
+        values = np.ascontiguousarray(decode(codes, format))
     if policy.subnormals in ("flush-inputs", "flush"):
         values = np.where(np.abs(values) < float(format.least_normal), np.copysign(0.0, values), values)
     return values
@@ -141,20 +241,118 @@ def compute(
     events: Events | None = None,
 ) -> npt.NDArray[Any]:
     """Flat code arrays in, codes of ``result`` out."""
-    values = [operand_values(a, f, policy) for a, f in zip(operands, formats, strict=True)]
-    values += [values[0]] * (3 - len(values))  # kernels take three operands; those not needed are not read
-    exact = np.empty(values[0].size)
-    kernel = KERNELS[operation]
+    few = len(formats) < 3 and sum(8 * f.code_bytes for f in formats) <= 16  # codes, or pairs of codes, there are
+    refuses = result.nan_code is None and policy.nan == "raise"  # depends on the numbers at hand
+    if few and operands[0].size >= _code_tables.MANY and draw is None and events is None and not refuses:
+        return _code_tables.look_up(_table(operation, tuple(formats), result, policy), list(operands))
+    return _compute(operation, operands, formats, result, policy, draw, events)
+
+
+@lru_cache(maxsize=64)
+def _table(operation: str, formats: tuple[Format, ...], result: Format, policy: Policy) -> npt.NDArray[Any]:
+    return _code_tables.make(formats, lambda *codes: _compute(operation, codes, formats, result, policy))
+
+
+def _compute(
+    operation: str,
+    operands: Sequence[Codes],
+    formats: Sequence[Format],
+    result: Format,
+    policy: Policy,
+    draw: Draw | None = None,
+    events: Events | None = None,
+) -> npt.NDArray[Any]:
+    kernel, after = KERNELS[operation], result_policy(policy)
     down, native = policy.rounding == "down", is_native(result, policy)
+    inputs = [as_read_only(x) for x in operands]
+    codes = np.empty(inputs[0].size, code_dtype(result))
+    seen: list[Events] = []
 
-    def chunk(first: int, end: int) -> None:
-        kernel(*(v[first:end] for v in values), exact[first:end], down, native)
+    tables = [_code_tables.values(f) for f in formats if f.bits <= 16]
+    many = codes.size >= _code_tables.MANY and len(tables) == len(formats)  # (fewer are not worth another compilation)
+    quick, plan = _quick(result, policy, many and not native and events is None)
 
-    with np.errstate(all="ignore"):
-        _pool.over_chunks(exact.size, chunk)
-    if events is not None and result.nan_code is not None:  # inf - inf, 0 / 0
-        events.nan += int(np.count_nonzero(np.isnan(exact) & ~np.isnan(values).any(axis=0)))
-    return fast_rounding.encode(exact, result, result_policy(policy), draw, events)
+    def block(first: int, end: int, room: npt.NDArray[np.float64]) -> None:
+        rows = zip(inputs, formats, room, strict=False)
+        values = [operand_values(x[first:end], f, policy, row[: end - first]) for x, f, row in rows]
+        exact = room[3, : end - first]
+        kernel(*_three(values), exact, down, native)
+        happened = None if events is None else Events()
+        codes[first:end] = fast_rounding.encode(exact, result, after, _from(draw, first), happened)
+        if happened is not None:
+            if result.nan_code is not None:  # inf - inf, 0 / 0
+                happened.nan += int(np.count_nonzero(np.isnan(exact) & ~np.isnan(values).any(axis=0)))
+            seen.append(happened)
+
+    def chunk(start: int, stop: int) -> None:
+        if quick and is_ieee():
+            FUSED[operation](*_three(tables), *_three([x[start:stop] for x in inputs]), codes[start:stop], plan)
+            return
+        room = np.empty((4, min(_BLOCK, stop - start)))
+        with np.errstate(all="ignore"):
+            for first in range(start, stop, _BLOCK):
+                block(first, min(first + _BLOCK, stop), room)
+
+    _pool.over_chunks(codes.size, chunk)
+    for happened in seen:
+        events.add(happened)  # type: ignore[union-attr]
+    return codes
 
 
-TWINS = [(arithmetic.compute, compute)]
+def _quick(result: Format, policy: Policy, possible: bool) -> tuple[bool, Any]:
+    """Whether a fused kernel does it, and its plan."""
+    if not possible or policy.rounding != "nearest-even" or policy.subnormals in ("flush-inputs", "flush"):
+        return False, None
+    prepared = prepare(result, policy, 64, False)
+    return prepared.quick and not prepared.checks, prepared.plan
+
+
+def _three(x: Sequence[Any]) -> list[Any]:
+    """Kernels take three operands; those not needed are not read."""
+    return [*x, *[x[0]] * (3 - len(x))]
+
+
+def _from(draw: Draw | None, first: int) -> Draw | None:
+    """The draws of the numbers from ``first`` on."""
+    if draw is None:
+        return None
+    given = None if draw.given is None else draw.given[first:]
+    return Draw(draw.r, draw.seed, draw.position + first, given)
+
+
+# --- conversions ------------------------------------------------------------------------------------------------------
+def converts(
+    count: int,
+    source: Format,
+    format: Format,
+    policy: Policy,
+    draw: Draw | None = None,
+    events: Events | None = None,
+) -> bool:
+    """Whether ``convert`` is quicker than decoding and encoding."""
+    if source in (FP32, FP64):
+        return kernels.suit(np.dtype(f"f{source.code_bytes}"), format)
+    refuses = format.nan_code is None and policy.nan == "raise"
+    return source.bits <= 16 and count >= _code_tables.MANY and draw is None and events is None and not refuses
+
+
+def convert(
+    codes: Codes,
+    source: Format,
+    format: Format,
+    policy: Policy,
+    draw: Draw | None = None,
+    events: Events | None = None,
+) -> npt.NDArray[Any]:
+    """Flat codes in, codes of ``format`` out: FP32 and FP64 words are numbers as they are, others are looked up."""
+    if source in (FP32, FP64):
+        return fast_rounding.encode(codes.view(f"f{source.code_bytes}"), format, policy, draw, events)
+    return _code_tables.look_up(_conversion(source, format, policy), [codes])
+
+
+@lru_cache(maxsize=64)
+def _conversion(source: Format, format: Format, policy: Policy) -> npt.NDArray[Any]:
+    return _code_tables.make((source,), lambda codes: rounding.convert(codes, source, format, policy))
+
+
+TWINS = [(arithmetic.compute, compute), (arithmetic.convert, convert)]

@@ -216,6 +216,30 @@ class Array(np.lib.mixins.NDArrayOperatorsMixin):
         codes = convert(self.codes, self.format, format, policy, draw, events)
         return Array(codes, format, f"{self.format} rounded once to {format}, {policy}")
 
+    # --- for other libraries
+    def to_numpy(self) -> npt.NDArray[Any]:
+        """The codes as the NumPy or ml_dtypes dtype of the same bits, without a copy; see ``numsim.interop``.
+
+        >>> array([0.5, 3.0], "fp16").to_numpy()
+        array([0.5, 3. ], dtype=float16)
+        """
+        from numsim.interop import to_numpy
+
+        return to_numpy(self)
+
+    def to_torch(self) -> Any:
+        """The codes as the torch dtype of the same bits, without a copy where it can be; see ``numsim.interop``."""
+        from numsim.interop import to_torch
+
+        return to_torch(self)
+
+    def __dlpack__(self, **options: Any) -> Any:
+        """The codes, as unsigned integers, for other libraries' ``from_dlpack``."""
+        return self.codes.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.codes.__dlpack_device__()
+
     # --- as text
     def __repr__(self) -> str:
         """What makes this array again (up to 100 numbers are shown; more are cut)."""

@@ -13,10 +13,12 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from numsim import arithmetic
+from numsim.codebooks import Codebook, get_format
 from numsim.codes import check_code, classify, ulp
 from numsim.errors import InputError
+from numsim.explain_codebook import CodebookExplanation, explain_codebook, refuse_operation
 from numsim.expression import Node, negative, parse
-from numsim.formats import FP32, Format, get_format, list_formats
+from numsim.formats import FP32, Format, list_formats
 from numsim.random import Draw
 from numsim.rounding import (
     Nan,
@@ -211,10 +213,12 @@ _NEGATE = Policy(nan="zero")  # a change of sign is exact; only an unsigned form
 def _place(x: Rational, format: Format, rounding: str, random: int, r: int) -> Place:
     low = round_to_grid(x, format, "toward-zero")
     rounded = round_to_grid(x, format, rounding, random, r)
-    lower, upper = format.magnitude(low), format.magnitude(low + 1)
+    next_up = round_to_grid(Rational(0, x.numerator, x.denominator), format, "up")
+    lower, upper = format.magnitude(low), format.magnitude(max(next_up, low + 1))
     part = (abs(as_fraction(x)) - lower) / (upper - lower)
     above_emin = max(low >> format.fraction_bits, 1) - 1
-    kept = f"{low - (above_emin << format.fraction_bits):0{format.precision}b}"
+    gap = format.gap and low == 0  # from zero to the least normal number: its fraction is not resolved
+    kept = "0" if gap else f"{low - (above_emin << format.fraction_bits):0{format.precision}b}"
     scaled = part * 2**_SHOWN_BITS
     rest = f"{scaled.numerator // scaled.denominator:0{_SHOWN_BITS}b}"
     return Place(
@@ -222,7 +226,7 @@ def _place(x: Rational, format: Format, rounding: str, random: int, r: int) -> P
         upper,
         part,
         exponent=format.emin + above_emin,
-        kept=f"{kept[0]}.{kept[1:]}" if format.fraction_bits else kept,
+        kept=f"{kept[0]}.{kept[1:]}" if format.fraction_bits and not gap else kept,
         rest=(rest.rstrip("0") if scaled.denominator == 1 else f"{rest}...") if part else "",
         guard=int(part >= Fraction(1, 2)),
         sticky=int(part not in (0, Fraction(1, 2))),
@@ -303,7 +307,7 @@ def explain(
     seed: Any = None,
     random_bits: Any = None,
     sr_bits: int | None = None,
-) -> Explanation:
+) -> Explanation | CodebookExplanation:
     """Explain what a format does to a number, or to the operations of a short expression.
 
     Every operand is rounded to the format; then every operation is computed exactly and rounded once. The options
@@ -321,9 +325,10 @@ def explain(
     x : a number as for ``encode``, or text: numbers (``0.1``, ``1/3``, ``0x1.8p-3``, ``inf``, ``nan``, the code
         ``e4m3:0x7e``), ``+ - * /``, parentheses, ``sqrt(x)``, ``fma(a, b, c)``. A whole text like ``1/3`` without
         spaces is one number. A minus directly before a number belongs to the number.
-    format : any format; None for that of a code, else FP32.
+    format : any format; None for that of a code, else FP32. A codebook looks up one number, without operations.
     seed, random_bits, sr_bits : for "stochastic"; rounding i of the expression uses draw i, operands counted.
 
+    Returns an ``Explanation`` (of a codebook a ``CodebookExplanation``).
     Raises ``InputError`` for what cannot be read, with the place marked; ``FormatError`` for an unknown format.
     Cost: about a millisecond. Source: IEEE 754-2019, sections 4.3 to 7.4.
 
@@ -336,6 +341,10 @@ def explain(
     node, notes = _read(x)
     format = get_format(format) if format is not None else node.code[0] if node.code else FP32
     policy = Policy(rounding, overflow, subnormals, nan)
+    if isinstance(format, Codebook):
+        if node.operation:
+            raise refuse_operation(node.text, format)
+        return explain_codebook(node.text, node.value, format, policy, seed, random_bits, sr_bits)
     count = _roundings(node)
     draw = draw_for(policy, count, (count,), seed, random_bits, sr_bits)
     steps = _evaluate(node, format, policy, draw)

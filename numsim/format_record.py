@@ -167,6 +167,13 @@ class Format:
         return {"fn": all_ones, "fnuz": self.sign_mask, "finite": None}[self.specials]
 
     @cached_property
+    def specials_in_words(self) -> str:
+        words = SPECIALS[self.specials]
+        if self.infinities and self.specials != "ieee":
+            words = words.replace("no infinity", f"code {self.infinity_code:#x} is infinity")
+        return words + ("; no subnormals" if self.gap else "" if self.zero else "; no zero, no subnormals")
+
+    @cached_property
     def top_code(self) -> int:
         """Magnitude code of the largest number, infinity counted."""
         return self.max_code + self._infinity

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 from numsim import files
 from numsim.cli import FINE, _output, add_output, add_rounding
 from numsim.errors import FormatError, InputError
-from numsim.explain import explain
+from numsim.explain import Explanation, explain
 from numsim.formats import get_format
 from numsim.rounding import ROUNDINGS
-from numsim.show import html, text
+from numsim.show import codebooks, html, text
 
 if TYPE_CHECKING:
     from numsim.blocks import BlockFormat
@@ -84,14 +84,18 @@ def run(args: argparse.Namespace) -> int:
     except InputError as error:
         raise InputError(as_flags(str(error))) from None
     if args.out is not None:
-        contents = {
-            "html": html.page(explanation), "json": _output.to_json(explanation.to_dict()), "txt": str(explanation)
-        }  # fmt: skip
+        contents = {"json": _output.to_json(explanation.to_dict()), "txt": str(explanation)}
+        if isinstance(explanation, Explanation):
+            contents = {"html": html.page(explanation), **contents}
         _output.write_out(args.out, "explain", contents, more=" (with --chip also .png .svg)")
     if args.json:
         _output.print_json(explanation.to_dict())
     else:
-        text.write(text.explanation(explanation), sys.stdout, colour=_output.colour(args.plain))
+        if isinstance(explanation, Explanation):
+            lines = text.explanation(explanation)
+        else:
+            lines = codebooks.explanation(explanation)
+        text.write(lines, sys.stdout, colour=_output.colour(args.plain))
     return FINE
 
 

@@ -11,16 +11,16 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
-from numsim.blocks.codebooks import Codebook
 from numsim.blocks.formats import BlockFormat, get_block_format, list_block_formats
 from numsim.blocks.rules import RULES
 from numsim.cli import FINE, _output, add_output
+from numsim.codebooks import Codebook, get_format, list_codebooks
 from numsim.errors import FormatError, InputError
 from numsim.errors import short as as_typed
-from numsim.formats import SPECIALS, Format, get_format, list_formats
+from numsim.formats import Format, list_formats
 from numsim.rounding import encode
 from numsim.scaling.recipes import ACCUMULATIONS, GEMMS, SCALINGS, Recipe, list_recipes
-from numsim.show import blocks, text
+from numsim.show import blocks, codebooks, text
 from numsim.show.numbers import exact_decimal, fraction_text, hex_code, power_of_two, short
 from numsim.show.record import code_dict
 from numsim.show.text import Line, Span
@@ -36,13 +36,17 @@ def add(subparsers: Any) -> None:
             "numsim formats e4m3",
             "numsim formats fp16 bf16",
             "numsim formats e6m9        (any eXmY is IEEE-style)",
+            "numsim formats binary8p3se (IEEE P3109 draft: any K, P, s or u, e or f)",
             "numsim formats mxfp8       (its edges, and a worked block)",
             "numsim formats te-nvfp4    (a recipe)",
             "numsim formats --json",
         ],
     )
     parser.add_argument(
-        "names", nargs="*", metavar="NAME", help="fp16, bf16, e4m3, any eXmY, mxfp8, nf4, te-nvfp4, ..."
+        "names",
+        nargs="*",
+        metavar="NAME",
+        help="fp16, bf16, e4m3, any eXmY, binary8p3se, mxfp8, nf4, bnb_fp4, te-nvfp4, ...",
     )
     add_output(parser, "a folder, or a file .json or .txt, to write to as well")
 
@@ -70,8 +74,8 @@ def run(args: argparse.Namespace) -> int:
     return FINE
 
 
-def named(name: str) -> Format | BlockFormat | Recipe:
-    """The block format (of a codebook: the one that uses it), recipe or number format; ``FormatError`` names the near.
+def named(name: str) -> Format | Codebook | BlockFormat | Recipe:
+    """The block format (of a codebook: the one that uses it), recipe or format; ``FormatError`` names the near.
 
     Of a block format and a recipe of one name the format is meant.
     """
@@ -89,7 +93,8 @@ def named(name: str) -> Format | BlockFormat | Recipe:
     try:
         return get_format(name)
     except FormatError:
-        known = dict.fromkeys([*(f.name for f in list_block_formats()), *recipes])
+        books = (book.name for book in list_codebooks())
+        known = dict.fromkeys([*(f.name for f in list_block_formats()), *books, *recipes])
         near = difflib.get_close_matches(key, known, n=2, cutoff=0.8)
         if not near:
             raise
@@ -168,9 +173,9 @@ def card(format: Format) -> list[Line]:
     facts = [
         ("fields", f"{int(f.signed)} sign, {f.exponent_bits} exponent, {f.fraction_bits} fraction; bias {f.bias}"),
         ("precision", f"{f.precision} significand bit{'s' * (f.precision > 1)} with the hidden one"),
-        ("exponents", f"{f.emin} to {f.emax}"),
+        ("exponents", f"{f.emin} to {f.emax}" if f.emin <= f.emax else "one, for all are subnormal"),
         ("largest", both(f.max)),
-        ("least normal", both(f.least_normal)),
+        ("least normal", both(f.least_normal) if f.least_normal <= f.max else "none"),
         ("least subnormal", both(f.least_subnormal) if f.least_subnormal else "none"),
         ("eps", f"{both(f.eps)} (from 1 to the next number)"),
         ("unit roundoff", f"{both(f.unit_roundoff)} (largest relative error)"),
@@ -178,7 +183,7 @@ def card(format: Format) -> list[Line]:
         ("codes", both(Fraction(f.codes))),
         ("integers", f"all up to {both(Fraction(f.integers_up_to))}"),
         ("1 + 1 + 1 + ...", _stalls(f) if stall in (None, f.max) else f"stalls at {both(stall)}"),
-        ("specials", SPECIALS[f.specials] + ("" if f.zero else "; no zero, no subnormals")),
+        ("specials", f.specials_in_words),
         ("source", f.source),
     ]  # fmt: skip
     lines: list[Line] = [[Span(f"{f.title}", "strong"), Span(f"  ({f.name}, {f.bits} bits)")]]
@@ -195,7 +200,7 @@ def card(format: Format) -> list[Line]:
 def _stalls(f: Format) -> str:
     """What stops the sum at the largest number, where all that is below can be counted."""
     beyond = short(Fraction(f.integers_up_to + 1), powers=None)
-    if f.specials == "finite":
+    if f.infinity_code is None and f.nan_code is None:
         return f"stalls at {short(f.max)}: {beyond} is more, and there is no infinity to overflow to"
     return f"overflows before it stalls: {beyond} is {'infinity' if f.infinity_code is not None else 'NaN'}"
 
@@ -204,8 +209,9 @@ def landmarks(format: Format) -> list[tuple[str, int]]:
     """Codes of note, from zero up to NaN."""
     codes = [("zero", 0 if format.zero else None)]
     codes.append(("least subnormal", 1 if format.least_subnormal else None))
-    codes.append(("least normal", 1 << format.fraction_bits if format.zero else 0))
-    codes.append(("one", int(encode(1, format)) if format.least <= 1 <= format.max else None))
+    normals = format.least_normal <= format.max
+    codes.append(("least normal", int(encode(format.least_normal, format)) if normals else None))
+    codes.append(("one", int(encode(1, format)) if format.holds(Fraction(1)) else None))
     codes.append(("largest", format.max_code))
     codes.append(("infinity", format.infinity_code))
     codes.append(("NaN", format.nan_code))
@@ -220,7 +226,8 @@ def facts(format: Format) -> dict[str, Any]:
         "kind": "number", "name": f.name, "title": f.title,
         "bits": f.bits, "signed": f.signed, "exponent_bits": f.exponent_bits,
         "fraction_bits": f.fraction_bits, "bias": f.bias, "specials": f.specials,
-        "specials_in_words": SPECIALS[f.specials], "zero": f.zero, "precision": f.precision, "emin": f.emin,
+        "specials_in_words": f.specials_in_words, "infinities": f.infinities, "subnormals": f.subnormals,
+        "zero": f.zero, "precision": f.precision, "emin": f.emin,
         "emax": f.emax, "max": fraction_text(f.max), "least_normal": fraction_text(f.least_normal),
         "least_subnormal": None if least_subnormal is None else fraction_text(least_subnormal),
         "eps": fraction_text(f.eps), "unit_roundoff": fraction_text(f.unit_roundoff), "decades": round(f.decades, 3),
@@ -308,6 +315,7 @@ def recipe_facts(recipe: Recipe) -> dict[str, Any]:
 
 _CARDS: dict[type, tuple[Callable[[Any], list[Line]], Callable[[Any], dict[str, Any]]]] = {
     Format: (card, facts),
+    Codebook: (codebooks.card, codebooks.facts),
     BlockFormat: (blocks.card, blocks.facts),
     Recipe: (recipe_card, recipe_facts),
 }

@@ -10,9 +10,9 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from numsim._version import __version__
-from numsim.blocks.codebooks import Codebook
 from numsim.blocks.formats import BlockFormat
 from numsim.blocks.rules import RULES
+from numsim.codebooks import TIES, Codebook
 from numsim.formats import SPECIALS, UE4M3, Format
 from numsim.show.numbers import exact_decimal, fraction_text, short, signed
 from numsim.show.record import code_dict
@@ -105,7 +105,7 @@ def _element_words(element: Format | Codebook) -> str:
         used = [element.values[c] for c in element.order]
         unused = f"; code {code_text(element.unused[0], element)} is never given" if element.unused else ""
         return (f"{element.name}: {len(used)} numbers from {short(used[0])} to {short(used[-1])}{unused}; no infinity, "
-                f"no NaN; of a tie the {'even code' if element.ties == 'even' else 'lower number'}")  # fmt: skip
+                f"no NaN; of a tie the {TIES[element.ties]}")  # fmt: skip
     least = element.least_subnormal or element.least_normal
     return (
         f"{element.name}: largest {short(element.max)}, least above zero {short(least)}; {SPECIALS[element.specials]}"

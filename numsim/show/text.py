@@ -138,7 +138,7 @@ def bits_legend(code: int, format: Format, kind: str) -> str:
     n = format.fraction_bits
     hidden = {"normal": ", 1 hidden", "subnormal": ", no hidden 1"}.get(kind, "")
     fraction = [f"fraction ({n} bit{'s' * (n > 1)}{hidden})"] if n else []
-    return "|".join([*["sign"] * format.signed, exponent, *fraction])
+    return "|".join([*["sign"] * format.signed, *[exponent] * (format.exponent_bits > 0), *fraction])
 
 
 def exact_line(step: Step) -> list[Line]:

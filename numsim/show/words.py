@@ -65,7 +65,8 @@ def reason(step: Step) -> str:
 
 def _lacks(place: Place, format: Format) -> str:
     """Why there is no code for a magnitude beyond the largest number."""
-    if place.moved == "exact" and format.specials == "fn" and place.lower == format.magnitude(format.max_rank + 1):
+    top_is_nan = format.specials == "fn" and not format.infinities
+    if place.moved == "exact" and top_is_nan and place.lower == format.magnitude(format.max_rank + 1):
         return f"{format.title} keeps this pattern for NaN"
     if place.lower >= 2 * Fraction(2) ** _exponent(format.max):
         return f"{format.title} has no exponent 2^{_exponent(place.lower)}"

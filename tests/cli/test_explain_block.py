@@ -100,7 +100,6 @@ def test_json_gives_exact_numbers(capsys: pytest.CaptureFixture[str]) -> None:
     ([LIST, "--format", "mxfp8", "--style", "slide"], "goes with --chip"),
     (["0.1", "--format", "mxfp8"], 'mxfp8 is a block format, no number format: did you mean e4m3 or e5m2 (its numbers) '
      'or e8m0 (its scales)? Example: numsim explain "[0.1, 300]" --format mxfp8'),
-    (["0.1", "--format", "nf4"], 'no number format. Example: numsim explain "[0.1, 300]" --format nf4'),
     (["nvfp4:0x1"], "nvfp4 is a block format"),
 ])  # fmt: skip
 def test_wrong_use_is_one_message(argv: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,6 +12,7 @@ A table of 2^16 results takes about a second. Tables are kept in the folder ``fu
 from __future__ import annotations
 
 import hashlib
+import sys
 from dataclasses import fields
 from functools import lru_cache
 from pathlib import Path
@@ -125,10 +126,9 @@ def _odd(name: str, x: Rational) -> int:
 # --- the cache --------------------------------------------------------------------------------------------------------
 def _digest_sources() -> bytes:
     """A digest of the source files that a table comes from, or nothing where there are none to read."""
-    here = Path(__file__)
+    rooms = [sys.modules[part.__module__] for part in (evaluate, to_rational, Format, round_rational, table)]
     try:
-        sources = [here.with_name(f"{room}.py") for room in ("elementary", "values", "formats", "rounding")] + [here]
-        return hashlib.sha256(b"".join(hashlib.sha256(path.read_bytes()).digest() for path in sources)).digest()
+        return b"".join(hashlib.sha256(Path(str(room.__file__)).read_bytes()).digest() for room in rooms)
     except OSError:
         return b""
 
@@ -143,7 +143,10 @@ def _key(name: str, source: Format) -> bytes:
 
 
 def _path(key: bytes) -> Path | None:
+    if not _SOURCES:
+        return None
+    folder = f"functions-{hashlib.sha256(_SOURCES).hexdigest()[:20]}"
     try:
-        return cache_home() / f"functions-{_SOURCES.hex()[:20]}" / f"{key.hex()[:32]}.table" if _SOURCES else None
+        return cache_home() / folder / f"{key.hex()[:32]}.table"
     except (OSError, RuntimeError):  # no home
         return None

@@ -55,13 +55,13 @@ def mpfr(name, x):
 
 
 def logistic(x):
-    """No function of MPFR's: from 400 bits, which tell it from all numbers and ties of 53 bits, and one rounding."""
+    """No function of MPFR's: from 200 bits, which tell it from all numbers and ties of 53 bits, and one rounding."""
     if gmpy2.is_finite(x) and not x.is_zero():
-        with gmpy2.context(precision=400, emin=gmpy2.get_emin_min(), emax=gmpy2.get_emax_max()):
-            # 1 - e^-250 and what is nearer to 1 lie between the same two numbers of 53 bits; e^-10^6 is below formats;
-            # 1/2 + 2^-302 and what is nearer to 1/2 are alike again.
-            x = max(min(x, gmpy2.mpfr(250)), gmpy2.mpfr(-(10**6)))
-            x = max(x, gmpy2.mpfr(2) ** -300) if x > 0 else min(x, -(gmpy2.mpfr(2) ** -300))
+        with gmpy2.context(precision=200, emin=gmpy2.get_emin_min(), emax=gmpy2.get_emax_max()):
+            # 1 - e^-100 and what is nearer to 1 lie between the same two numbers of 53 bits; e^-10^6 is below formats;
+            # 1/2 + 2^-102 and what is nearer to 1/2 are alike again.
+            x = max(min(x, gmpy2.mpfr(100)), gmpy2.mpfr(-(10**6)))
+            x = max(x, gmpy2.mpfr(2) ** -100) if x > 0 else min(x, -(gmpy2.mpfr(2) ** -100))
             y = 1 / (1 + gmpy2.exp(-x))
         return +y
     return gmpy2.mpfr("nan") if gmpy2.is_nan(x) else gmpy2.mpfr(0 if x < 0 else 1 if x > 0 else 0.5)
@@ -228,7 +228,7 @@ def test_stated_errors_hold(function, monkeypatch):
     xs = [
         float(rng.normal() * 2.0**e) for e in (-60, -20, -5, -1, 0, 1, 2, 4, 7, 9, 12, 17, 40, 1000) for _ in range(3)
     ]
-    for x in xs:
+    for x in [*xs, 3.3, -5.7, 9.1, 11.9]:
         x = abs(x) if function in ("log", "log2") else x
         seen.clear()
         ELEMENTARY[function](to_rational(int(numsim.encode(x, "fp64")), numsim.FP64), 200)
@@ -316,6 +316,17 @@ def test_beyond_every_format():
         assert round_rational(ELEMENTARY[name](small, 60), widest, Policy("up")) == 1
         assert round_rational(ELEMENTARY[name](small, 60), widest, Policy("down")) == 0
     assert round_rational(ELEMENTARY["sigmoid"](small, 60), widest, Policy("up")) == 1
+
+
+def test_a_format_of_large_numbers():
+    """Its least number is 2^11: what is beyond it is decided by its largest."""
+    format = numsim.Format("large", 5, 10, bias=-20)
+    x = numsim.array([5.0, 8.0, 30.0, 36.0, 37.0, 40.0, 4e4], "fp16")
+    for rounding in ("nearest-even", "down"):
+        expected = numsim.encode([float(gmpy2.exp(v)) for v in x.values], format, rounding=rounding)  # no hard cases
+        for which in ("reference", "kernel"):
+            with numsim.kernels.force(which):
+                assert_codes(numsim.exp(x, format=format, rounding=rounding).codes, expected, f"{rounding}, {which}")
 
 
 def test_exponents_that_no_float64_has():

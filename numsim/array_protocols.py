@@ -12,9 +12,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from numsim import functions, operations, ordering
+from numsim import elementwise, functions, operations, ordering
 from numsim.array import Array, UndefinedError, array
-from numsim.codes import classify
 from numsim.errors import InputError
 from numsim.formats import Format
 from numsim.values import as_values
@@ -25,8 +24,9 @@ _INSTEAD = {  # calls that work, for what is refused
     "std": "numsim.mean(x)", "average": "numsim.mean(x)", "einsum": "x @ y", "tensordot": "x @ y", "inner": "x @ y",
     "vdot": "x @ y", "outer": "x[:, None] * y", "diff": "x[1:] - x[:-1]", "ptp": "np.max(x) - np.min(x)",
     "allclose": "numsim.testing.assert_bits_equal(x, y)", "isclose": "numsim.testing.assert_bits_equal(x, y)",
-    "nansum": "np.sum(np.where(np.isnan(x), 0, x))", "save": "numsim.save(path, x=x)", "lexsort": "np.argsort(x)",
-    "savez": "numsim.save(path, x=x)", "savez_compressed": "numsim.save(path, x=x)", "empty_like": "np.zeros_like(x)",
+    "remainder": "numsim.remainder(x, y)", "fmod": "numsim.remainder(x, y)", "round": "np.rint(x)",
+    "nextafter": "numsim.next_up(x)", "nansum": "np.sum(np.where(np.isnan(x), 0, x))", "lexsort": "np.argsort(x)",
+    "save": "numsim.save(path, x=x)", "savez": "numsim.save(path, x=x)", "empty_like": "np.zeros_like(x)",
 }  # fmt: skip
 
 
@@ -94,22 +94,17 @@ def _call(name: str, inputs: tuple[Any, ...]) -> Any:
         return _compare(name, *inputs)[()]
     if name in _TRUTHS:
         return _TRUTHS[name](*inputs)[()]
-    rounded = operations.UFUNCS.get(name) or functions.FUNCTIONS.get(name) or _ROUNDED.get(name)
-    if rounded is None and name not in _CHOICES:
+    operation = operations.UFUNCS.get(name) or functions.FUNCTIONS.get(name) or _OPERATIONS.get(name)
+    if operation is None:
         refuse(name)
-    arrays = [x for x in inputs if isinstance(x, Array)]
-    sign = _SIGNS.get(name)
-    if sign and rounded:
-        wider = "accumulator" if name == "matmul" else "format"
-        example = f"numsim.{rounded.__name__}(x, y, {wider}='fp32'), or x.astype(y.format) {sign} y"
-    else:
-        example = f"np.{name}(x.astype(y.format), y)"
-    format = _format(getattr(rounded, "__name__", name), arrays, example)
-    if rounded is not None:
-        result = rounded(*inputs)
-        return Array(result.codes, result.format, _noted(result.how, inputs, format))
-    operands = [x if isinstance(x, Array) else array(x, format) for x in inputs]
-    return Array(_CHOICES[name](format, *(x.codes for x in operands)), format, _noted(f"np.{name}", inputs, format))
+    if name in ("copysign", "ldexp"):  # a sign of any format, a power that is no operand
+        return operation(*inputs)
+    sign, wider = _SIGNS.get(name), "accumulator" if name == "matmul" else "format"
+    other = f"x.astype(y.format) {sign} y" if sign else f"np.{name}(x.astype(y.format), y)"
+    called = operation.__name__
+    format = _format(called, _held(inputs), f"numsim.{called}(x, y, {wider}='fp32'), or {other}")
+    result = operation(*inputs)
+    return Array(result.codes, result.format, _noted(result.how, inputs, format))
 
 
 def _store(result: Any, out: Any, name: str) -> Any:
@@ -146,42 +141,23 @@ def _truth(x: Any) -> Any:
     return ordering.is_true(x.codes, x.format) if isinstance(x, Array) else np.asarray(x, bool)
 
 
-def _absolute(format: Format, codes: Any) -> Any:
-    """The sign bit cleared, nothing rounded; NaN stays as it is."""
-    return np.where(
-        ordering.is_nan(codes, format), codes, codes & codes.dtype.type(~format.sign_mask & format.codes - 1)
-    )
-
-
-def _copysign(format: Format, codes: Any, signs: Any) -> Any:
-    """The magnitude of one and the sign of the other; -0 becomes +0 where it does not exist; NaN stays as it is."""
-    if not format.signed:
-        raise InputError(f"copysign: {format} is unsigned. Example: numsim.array([1.0, -2.0], 'fp16')")
-    magnitude = _absolute(format, codes)
-    sign = ordering.is_negative(signs, format)
-    if format.specials == "fnuz":
-        sign = sign & (magnitude != 0)
-    signed = magnitude | np.where(sign, codes.dtype.type(format.sign_mask), codes.dtype.type(0))
-    return np.where(ordering.is_nan(codes, format), codes, signed)
-
-
-def _chooser(largest: bool, skip_nan: bool) -> Callable[..., Any]:
-    return lambda format, x, y: ordering.choose(x, y, format, largest, skip_nan)
-
-
 _REDUCE = {"add": "sum", "maximum": "max", "minimum": "min", "logical_and": "all", "logical_or": "any"}
-_ROUNDED: dict[str, Callable[..., Array]] = {
-    "square": lambda x: operations.mul(x, x), "reciprocal": lambda x: operations.div(1, x),
-}  # fmt: skip
-_CHOICES: dict[str, Callable[..., Any]] = {
-    "positive": lambda format, codes: codes.copy(), "absolute": _absolute, "fabs": _absolute, "copysign": _copysign,
-    "maximum": _chooser(True, False), "minimum": _chooser(False, False),
-    "fmax": _chooser(True, True), "fmin": _chooser(False, True),
+_OPERATIONS: dict[str, Callable[..., Array]] = {  # besides those of the rooms that have lists of their own
+    "maximum": elementwise.maximum, "minimum": elementwise.minimum,
+    "fmax": elementwise.maximum_number, "fmin": elementwise.minimum_number,
+    "absolute": elementwise.abs, "fabs": elementwise.abs, "positive": Array.copy,
+    "copysign": elementwise.copysign, "ldexp": elementwise.scale_b,
+    "rint": elementwise.round_to_integral,
+    "trunc": lambda x: elementwise.round_to_integral(x, rounding="toward-zero"),
+    "floor": lambda x: elementwise.round_to_integral(x, rounding="down"),
+    "ceil": lambda x: elementwise.round_to_integral(x, rounding="up"),
+    "square": lambda x: operations.mul(x, x),
+    "reciprocal": lambda x: operations.div(1, x),
 }  # fmt: skip
 _TRUTHS: dict[str, Callable[..., Any]] = {
     "isnan": lambda x: ordering.is_nan(x.codes, x.format),
-    "isinf": lambda x: np.asarray(classify(x.codes, x.format) == "infinity"),
-    "isfinite": lambda x: ~np.isin(classify(x.codes, x.format), ["nan", "infinity"]),
+    "isinf": lambda x: ordering.is_infinite(x.codes, x.format),
+    "isfinite": lambda x: ~(ordering.is_nan(x.codes, x.format) | ordering.is_infinite(x.codes, x.format)),
     "signbit": lambda x: ordering.is_negative(x.codes, x.format),
     "logical_not": lambda x: ~_truth(x),
     "logical_and": lambda x, y: _truth(x) & _truth(y),

@@ -1,21 +1,23 @@
-"""The order of numbers, from their codes alone: comparing, sorting, extremes. Nothing is rounded, no float is compared.
+"""The order of numbers: comparing, sorting, extremes. Nothing is rounded.
 
 Within a format magnitudes are in the order of their codes, so that a signed integer orders its numbers: ``keys``.
-Numbers of different formats are compared as FP64 codes where those hold them, and as fractions where they do not.
+Any two numbers are compared as float64 where that holds both, and as fractions where it does not.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from numsim.codes import Codes
+from numsim.codes import Codes, code_dtype
 from numsim.errors import InputError
 from numsim.formats import FP64, Format
+from numsim.host import flushes_subnormals
 from numsim.rounding import Policy, convert, encode, round_rational
 from numsim.values import NAN, Rational, Values, as_fraction, to_rational
 
@@ -39,12 +41,29 @@ def is_nan(codes: Codes, format: Format) -> npt.NDArray[np.bool_]:
     return np.asarray((codes & codes.dtype.type((1 << format.magnitude_bits) - 1)) > format.top_code)
 
 
+def is_infinite(codes: Codes, format: Format) -> npt.NDArray[np.bool_]:
+    if format.infinity_code is None:
+        return np.zeros(codes.shape, bool)
+    return np.asarray((codes & codes.dtype.type((1 << format.magnitude_bits) - 1)) == format.infinity_code)
+
+
 def keys(codes: Codes, format: Format) -> npt.NDArray[Any]:
     """Integers in the order of the numbers: +0 is 0, -0 is -1. Those of NaN say nothing.
 
     >>> keys(np.array([0, 1, 1 << 63, (1 << 63) + 1], np.uint64), FP64).tolist()
     [0, 1, -1, -2]
     """
+    return np.asarray(_table(format)[codes]) if format.bits <= 16 else _keys(codes, format)
+
+
+@lru_cache(maxsize=64)
+def _table(format: Format) -> npt.NDArray[np.int32]:
+    table = _keys(np.arange(format.codes, dtype=code_dtype(format)), format).astype(np.int32)
+    table.flags.writeable = False
+    return table
+
+
+def _keys(codes: Codes, format: Format) -> npt.NDArray[Any]:
     wide = format.magnitude_bits > 62  # beyond int64 in Python's integers
     words: npt.NDArray[Any] = codes.astype(object if wide else np.int64)
     ranks = words & ((1 << format.magnitude_bits) - 1)
@@ -84,18 +103,6 @@ def dense_ranks(codes: Codes, format: Format) -> npt.NDArray[np.intp]:
     return ranks
 
 
-def choose(x: Codes, y: Codes, format: Format, largest: bool, skip_nan: bool) -> Codes:
-    """The larger or the smaller of each pair, as it stands; of NaN and a number NaN, or with ``skip_nan`` the number.
-
-    IEEE 754-2019, 9.6: minimum and maximum, minimumNumber and maximumNumber; -0 is below +0.
-    """
-    first, second = keys(x, format), keys(y, format)
-    take_x = (first >= second if largest else first <= second).astype(bool)
-    x_nan, y_nan = is_nan(x, format), is_nan(y, format)
-    take_x = np.where(y_nan, ~x_nan | take_x, take_x & ~x_nan) if skip_nan else np.where(y_nan, x_nan, take_x | x_nan)
-    return np.where(take_x, x, y)
-
-
 # --- any two ----------------------------------------------------------------------------------------------------------
 def compare(name: str, x: Side, y: Side) -> npt.NDArray[np.bool_]:
     """Whether x and y are equal, less, ...: exact. Each is a pair of codes and format, or ``as_values`` of anything.
@@ -112,23 +119,25 @@ def compare(name: str, x: Side, y: Side) -> npt.NDArray[np.bool_]:
         np.broadcast_shapes(*shapes)
     except ValueError:
         raise InputError(f"{name}: shapes {shapes[0]} and {shapes[1]} do not broadcast.") from None
-    formats = {side[1] for side in pairs if isinstance(side, tuple)}
-    if len(formats) > 1 or not all(isinstance(side, tuple) for side in pairs):
-        doubles = [_as_fp64(side) for side in pairs]
-        if any(codes is None for codes in doubles):
+    doubles = [_as_fp64(side) for side in pairs]
+    if all(codes is not None for codes in doubles):
+        if not flushes_subnormals():
             with np.errstate(invalid="ignore"):  # NaN
-                return np.asarray(COMPARISONS[name](*map(_fractions, pairs))).astype(bool)
+                return np.asarray(COMPARISONS[name](*(codes.view(np.float64) for codes in doubles)))
         pairs = [(codes, FP64) for codes in doubles]
+    elif not (isinstance(x, tuple) and isinstance(y, tuple) and x[1] == y[1]):
+        with np.errstate(invalid="ignore"):
+            return np.asarray(COMPARISONS[name](*map(_fractions, pairs))).astype(bool)
     places = [keys(*side) for side in pairs]
     result = COMPARISONS[name](*(np.where(place < 0, place + 1, place) for place in places))
     unordered = is_nan(*pairs[0]) | is_nan(*pairs[1])
     return np.asarray(np.where(unordered, name == "not_equal", result)).astype(bool)
 
 
-def _as_fp64(side: Side) -> Codes | None:
+def _as_fp64(side: Side) -> Any:
     """FP64 codes of the very numbers; None where FP64 does not hold them."""
     if isinstance(side, tuple):
-        return convert(*side, FP64, Policy()) if side[1].fits(FP64) else None
+        return np.asarray(convert(*side, FP64, Policy())) if side[1].fits(FP64) else None
     if side.floats is not None:
         return np.asarray(encode(side.floats, FP64)).reshape(side.shape)
     codes = np.array([round_rational(x, FP64, Policy()) for x in side], np.uint64)

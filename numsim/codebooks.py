@@ -21,7 +21,14 @@ from numsim.errors import FormatError, InputError, short
 from numsim.formats import FP64, Format
 from numsim.values import NAN, Rational, as_fraction, is_whole, rational
 
-TIES = {"even": "even code", "lower": "lower number", "zero": "number nearer to zero"}
+TIES = {"even": "even code", "lower": "lower number", "zero": "one nearer to 0"}
+
+
+def _is_float64(x: Fraction) -> bool:
+    try:
+        return float(x).as_integer_ratio() == x.as_integer_ratio()
+    except OverflowError:
+        return False
 
 
 @dataclass(frozen=True)
@@ -63,7 +70,7 @@ class Codebook:
         self._keep("unused", tuple(self._listed("unused", self.unused)))
         n = len(self.values)
         used, codes = n - len(self.unused), all(is_whole(code) and 0 <= code < n for code in self.unused)
-        inexact = next((v for v in self.values if abs(v) > FP64.max or Fraction(float(v)) != v), None)
+        inexact = next((v for v in self.values if not _is_float64(v)), None)
         bounds = self.bounds
         rules = (
             (2 <= n <= 256 and n & (n - 1) == 0, f"{n} values: 2, 4, 8, ... 256 are needed"),
@@ -307,7 +314,7 @@ BNB_FP4 = Codebook(
     ties="zero",
     bounds=tuple(-b for b in _FP4_BOUNDS[::-1]) + _FP4_BOUNDS,
     unused=(8,),
-    title="FP4 of bitsandbytes",
+    title="FP4 (bitsandbytes)",
     source=f"{_BNB}; code 8 is a second zero there, given to what rounds to zero from below",
 )
 

@@ -178,6 +178,22 @@ def test_pack_of_nothing(name, group, size):
     assert numsim.unpack(np.empty((3, 0), np.uint8), name).shape == (3, 0)
 
 
+@pytest.mark.parametrize(("bits", "group"), [(2, 4), (3, 8), (4, 2), (5, 8), (6, 4), (7, 8)])
+def test_every_width_below_a_byte_is_packed(bits, group):
+    """As one little-endian number, written in Python's integers."""
+    format = numsim.Format("narrow", bits - 1, 0, 1, specials="finite")
+    rng = np.random.default_rng(bits)
+    codes = rng.integers(0, 1 << bits, (3, 5 * group), dtype=np.uint8)
+    packed = numsim.pack(codes, format)
+    assert packed.dtype == np.uint8 and packed.shape == (3, 5 * group * bits // 8)
+    for row, got in zip(codes.tolist(), packed, strict=True):
+        number = sum(code << (bits * i) for i, code in enumerate(row))
+        assert got.tobytes() == number.to_bytes(5 * group * bits // 8, "little")
+    assert np.array_equal(numsim.unpack(packed, format), codes)
+    with pytest.raises(InputError, match=f"in groups of {group}"):
+        numsim.pack(codes[:, 1:], format)
+
+
 def test_pack_by_hand():
     assert numsim.pack([0x1, 0xF], "e2m1").tolist() == [0xF1]
     assert numsim.pack([0b000001, 0b000010, 0b000011, 0b111111], "e3m2").tolist() == [

@@ -37,7 +37,7 @@ def test_the_words():
     assert "it is in the list, nothing to round" in str(explain(-5, INT8))
     assert "the library's limit 0.29201376438140869...: above it, so up" in str(explain(0.3, NF4_ELEMENT))
     tie = str(explain(Fraction(BNB_FP4.thresholds[9]), BNB_FP4))
-    assert "on it, a tie: the number nearer to zero, so down" in " ".join(tie.split())
+    assert "on it, a tie: the one nearer to 0, so down" in " ".join(tie.split())
     assert "nan='max' decides" in str(explain("nan", "int4", nan="max"))
     assert "stochastic: " in str(explain(0.3, "nf4", rounding="stochastic", seed=1))
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from numsim._version import __version__
 from numsim.blocks.formats import BlockFormat
 from numsim.blocks.rules import RULES
-from numsim.codebooks import TIES, Codebook
+from numsim.codebooks import TIES, Codebook, list_codebooks
 from numsim.formats import SPECIALS, UE4M3, Format
 from numsim.show.numbers import exact_decimal, fraction_text, short, signed
 from numsim.show.record import code_dict
@@ -121,13 +121,12 @@ def _scale_words(scale: Format) -> str:
 
 # --- the tables -------------------------------------------------------------------------------------------------------
 def table(formats: Sequence[BlockFormat]) -> list[Line]:
-    """All block formats, then the codebooks that they use."""
+    """All block formats, then the codebooks."""
     rows = [[f.name, f.element.name, f.scale.name, block_words(f), f.rule, bits_words(f)] for f in formats]
-    books = {f.element.name: f.element for f in formats if isinstance(f.element, Codebook)}
     numbers = [
-        [b.name, b.title, str(b.bits), str(len(b.order)), short(b.values[b.order[0]]), short(b.values[b.order[-1]]),
-         f"{b.ties} {'code' if b.ties == 'even' else 'number'}"]
-        for b in books.values()
+        [b.name, b.title.partition(" (")[0], str(b.bits), str(len(b.order)), short(b.ordered[0]), short(b.ordered[-1]),
+         TIES[b.ties]]
+        for b in list_codebooks()
     ]  # fmt: skip
     legend = (
         "scale      the format of the scales; the element is what they scale",

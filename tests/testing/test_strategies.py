@@ -4,6 +4,7 @@ import subprocess
 import sys
 from collections import Counter
 from fractions import Fraction
+from functools import lru_cache
 
 import numpy as np
 import pytest
@@ -132,14 +133,17 @@ def test_policies():
 
 
 # --- hard cases -------------------------------------------------------------------------------------------------------
+place_on_grid = lru_cache(maxsize=None)(oracle._grid_fraction)
+
+
 def what_happens(x, spec):
     """How the rounding of a number goes, by the outside oracle's grid: tie, carry, where on the grid."""
     magnitude = abs(x)
     low, high = 0, spec.top + 2
     while high - low > 1:  # the place at or below
         middle = (low + high) // 2
-        low, high = (middle, high) if oracle._grid_fraction(middle, spec) <= magnitude else (low, middle)
-    below, above = (oracle._grid_fraction(place, spec) for place in (low, low + 1))
+        low, high = (middle, high) if place_on_grid(middle, spec) <= magnitude else (low, middle)
+    below, above = (place_on_grid(place, spec) for place in (low, low + 1))
     if below == magnitude:
         return {"exact"}
     side = (magnitude - below) * 2 - (above - below)

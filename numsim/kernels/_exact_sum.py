@@ -27,9 +27,16 @@ def put(digits, bits):  # type: ignore[no-untyped-def]
     normal = np.int64(field > 0)
     significand = np.int64(bits & np.uint64((1 << 52) - 1)) | normal << 52
     position = field - normal
+    minus = -np.int64(bits >> np.uint64(63))  # all ones, or zero: (x ^ -1) + 1 is -x
+    if significand & ((1 << 21) - 1) == 0:  # what is left, as of all numbers but FP64's, lies in two digits
+        position += 21
+        at, shift = position >> 5, position & 31
+        whole = (significand >> 21) << shift
+        digits[at] += (whole & _LOW ^ minus) - minus
+        digits[at + 1] += (whole >> 32 ^ minus) - minus
+        return
     at, shift = position >> 5, position & 31
     low, high = (significand & _LOW) << shift, (significand >> 32) << shift
-    minus = -np.int64(bits >> np.uint64(63))  # all ones, or zero: (x ^ -1) + 1 is -x
     digits[at] += (low & _LOW ^ minus) - minus
     digits[at + 1] += ((low >> 32) + (high & _LOW) ^ minus) - minus
     digits[at + 2] += (high >> 32 ^ minus) - minus
@@ -81,7 +88,7 @@ def take(digits, nearest):  # type: ignore[no-untyped-def]
         value = math.ldexp(float(q), exponent + 2)
     elif exponent + 63 > 1023:
         value = _MAX
-    elif exponent + 63 < -1000:
+    elif exponent + 63 < -1000:  # (a CPU that flushes subnormal numbers takes them for zero)
         value = _TINY
     else:
         q = np.int64(window >> np.uint64(11)) | np.int64(sticky or window & np.uint64(2047) != np.uint64(0))

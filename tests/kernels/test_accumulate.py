@@ -362,6 +362,13 @@ def test_fp64_sums_while_subnormals_are_flushed(flush):
     assert_twins(accumulate.sums, [codes], Plan((numsim.FP64,), numsim.FP64))
 
 
+def test_exact_sums_while_subnormals_are_flushed(flush):
+    codes = np.array([[1, 5, 7], [0x8000000000000001, 0, 0]], np.uint64)
+    for rounding in ("up", "down", "nearest-even"):
+        assert_twins(accumulate.sums, [codes], Plan((numsim.FP64,), FP32, None, "exact", Policy(rounding)))
+    assert_twins(accumulate.sums, [np.array([[1, 2, 0x80000004]], np.uint32)], Plan((FP32,), FP32, None, "exact"))
+
+
 @pytest.mark.parametrize("overflow", ["ieee", "saturate"])
 def test_exact_products_beyond_float32(overflow):
     """2^127 2^127 added to -inf, or to -max: the sum is rounded, not the product."""

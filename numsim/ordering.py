@@ -82,7 +82,8 @@ def is_true(codes: Codes, format: Format) -> npt.NDArray[np.bool_]:
 
 def argsort(codes: Codes, format: Format) -> npt.NDArray[np.intp]:
     """Places along the last axis in increasing order: -0 before +0, NaN last, equals as they stood."""
-    return np.lexsort((keys(codes, format), is_nan(codes, format)))
+    nan = is_nan(codes, format)
+    return np.lexsort((np.where(nan, 0, keys(codes, format)), nan))
 
 
 def argmax(codes: Codes, format: Format, largest: bool = True) -> npt.NDArray[np.intp]:

@@ -230,8 +230,10 @@ def test_out(y):
 
 
 def test_plain_numbers_are_named_in_how(y):
-    assert (y + 1).how == (0.1 * y).how.replace("mul", "add") == (
-        "add rounded once to fp16, nearest-even; plain numbers rounded to fp16 first"
+    assert (
+        (y + 1).how
+        == (0.1 * y).how.replace("mul", "add")
+        == ("add rounded once to fp16, nearest-even; plain numbers rounded to fp16 first")
     )
     assert "plain" not in (y + y).how
 
@@ -386,6 +388,25 @@ def test_one_number():
             array(special, "bf16").fraction()
 
 
+def test_one_number_of_any_shape():
+    for x in (array(2.5, "bf16"), array([2.5], "bf16"), array([[2.5]], "bf16")):
+        assert float(x) == x.item() == 2.5 and int(x) == 2 and bool(x)
+    assert int(array(-(2.0**70), "fp32")) == -(2**70) and int(array("1e300", "e15m40")) // 10**299 == 9
+    assert bool(array(np.nan, "fp16")) and not bool(array(-0.0, "fp16"))
+    for convert, call in ((float, r"float\(x\[0\]\)"), (int, r"int\(x\[0\]\)"), (bool, r"np\.any\(x\)")):
+        for several in (array([1.0, 2.0], "bf16"), array([], "bf16")):
+            with pytest.raises(InputError, match=rf"needs one number.*Example: .*{call}"):
+                convert(several)
+    with pytest.raises(TypeError):  # as a float, no index
+        [1, 2, 3][array(1.0, "fp16")]
+    for special in (np.nan, np.inf):
+        with pytest.raises(RangeError):
+            int(array(special, "fp16"))
+    assert (
+        array([[0.1, 2.0]], "bf16").tolist() == [[0.10009765625, 2.0]] and array(0.1, "bf16").tolist() == 0.10009765625
+    )
+
+
 # -- indexing, shapes -------------------------------------------------------------------------------------------------
 
 
@@ -524,6 +545,49 @@ def test_repr_can_be_read_back(y, matrix):
         assert again.format == x.format and np.array_equal(again.codes, x.codes) and again.shape == x.shape
 
 
+def test_long_texts_are_shortened():
+    """And say so: "..." stands for the rest, whatever shows it."""
+    for x in (array(np.arange(200) % 7, "fp16"), from_codes(np.full(200, 0x7E01, np.uint16), "fp16"),
+              array(["1/3"] * 200, "e12m40"), array(np.ones((15, 15)), "fp16")):  # fmt: skip
+        text = repr(x)
+        assert ("..., " in text or "...,\n" in text) and len(text) < 800
+    assert "..." not in repr(array(np.arange(100), "fp16"))
+
+
+def test_repr_of_formats_without_a_name():
+    mine = numsim.Format("mine", 4, 2, 9, specials="fn", title="t", source="s")
+    for x in (array([0.5, np.nan], mine), array(1.0, numsim.Format("fp16", 5, 10, 16)), array(np.zeros((0, 2)), mine)):
+        again = eval(repr(x), {"numsim": numsim, "nan": np.nan})
+        assert again.format == x.format and np.array_equal(again.codes, x.codes) and again.shape == x.shape
+    x = from_codes(np.zeros((2, 0), np.uint64), "e12m40")
+    assert eval(repr(x), {"numsim": numsim}).shape == (2, 0)
+
+
+def test_format_strings(y):
+    assert f"{array(0.1, 'bf16'):.3g}" == "0.1" and f"{array(0.1, 'bf16'):10.4f}|" == "    0.1001|"
+    assert f"{array(np.nan, 'fp16'):.1f} {array(-0.0, 'fp16'):.1f} {array(-np.inf, 'fp16'):e}" == "nan -0.0 -inf"
+    assert f"{y:.3g}" == "[1, 2, 0.1]" and f"{y}" == str(y) and f"{array([], 'fp16'):.2f}" == "[]"
+    assert f"{array([[1.0, 2.0], [3.0, 4.0]], 'fp16'):.1f}" == "[[1.0, 2.0],\n [3.0, 4.0]]"
+    assert "..." in f"{array(np.arange(200), 'fp16'):.0f}"
+    with pytest.raises(ValueError, match="format"):
+        f"{y:.3d}"
+
+
+def test_html():
+    html = array([[0.1, np.nan], [-0.0, 300.0]], "e4m3")._repr_html_()
+    for part in ("0.1015625<br>", "0x1d<", ">nan<br>", "0x7f<", "-0.0<br>", "0x80<", "e4m3fn, 2 x 2: rounded once"):
+        assert part in html, part
+    assert html.count("<tr>") == 2 and html.count("<td") == 4 and "<script" not in html and "color:#" not in html
+    long = array(np.zeros((50, 50)), "fp16")._repr_html_()
+    assert long.count("<tr>") == 9 and long.count("<td") == 81 and long.count("...<") == 17
+    assert "<pre>" in array(np.zeros((1, 1, 1)), "fp16")._repr_html_()
+    assert "<pre" in array(0.1, "fp16")._repr_html_()
+    evil = Array(np.array([1], np.uint8), numsim.Format("<b>", 4, 2, 9), how="<script>")
+    assert "<script>" not in evil._repr_html_() and "<b>" not in evil._repr_html_()
+    assert "<b>" not in evil.reshape(1, 1, 1)._repr_html_()
+    assert ">-<br>" in array(["1e400"], "e15m40")._repr_html_()
+
+
 def test_the_constructor_checks():
     for bad in (([1.5], "fp16"), (np.array([1.5]), numsim.FP16), (np.array([1], np.int64), numsim.FP16)):
         with pytest.raises(NumsimError):
@@ -548,6 +612,26 @@ def test_copies(matrix):
     again = copy.deepcopy(matrix)
     again.codes[0, 0] = 1
     assert matrix.codes[0, 0] == 0
+
+
+def test_copies_are_copies(matrix):
+    """Also of views, and of what other Arrays share: nothing is written through."""
+    for duplicate in (copy.copy, copy.deepcopy, Array.copy, np.copy, lambda x: pickle.loads(pickle.dumps(x))):
+        again = duplicate(matrix.T)
+        again[0, 0] = 7.0
+        assert float(matrix[0, 0]) == 0.0 and float(again[0, 0]) == 7.0
+
+
+def test_pickle_is_checked(matrix):
+    """What comes out of a pickle has been through the constructor: no codes out of range, no unknown format."""
+    function, arguments = matrix.__reduce__()
+    assert function is Array and arguments[1:] == ("fp16", matrix.how)
+    for codes, format in ((np.array([1.5]), "fp16"), (np.array([99], np.uint8), "e2m1"), (arguments[0], "fp17")):
+        with pytest.raises(NumsimError):
+            function(codes, format, "")
+    mine = numsim.Format("fp16", 5, 10, 16)
+    again = pickle.loads(pickle.dumps(array([3.0], mine)))
+    assert again.format == mine and again.format != numsim.FP16
 
 
 def test_attributes_are_fixed(y):

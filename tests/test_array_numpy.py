@@ -266,9 +266,9 @@ def test_no_function_decodes_out_of_sight(function):
             got = function(*args)
         except NumsimError:
             continue
-        except (TypeError, ValueError, IndexError):  # NumPy's own, of a wrong number of arguments and so on
+        except (TypeError, ValueError, IndexError, AttributeError):  # NumPy's own: a wrong number of arguments
             continue
-        if function in (np.array2string, np.array_repr, np.array_str, np.shape):
+        if function in (np.array2string, np.array_repr, np.array_str, np.shape, np.printoptions):
             continue
         for part in got if isinstance(got, (list, tuple)) else [got]:
             assert part is None or isinstance(part, (Array, bool, int)) or part.dtype.kind in "bi", (function, part)

@@ -266,7 +266,7 @@ def mean(
 
     >>> x = array(np.full(4096, 20.0), "fp16")
     >>> mean(x), mean(x, accumulator="fp32")  # NumPy's float16 mean is the second, rounded to fp16
-    (numsim.array(8.0, 'fp16'), numsim.array(20.0, 'fp32'))
+    (numsim.array(inf, 'fp16'), numsim.array(20.0, 'fp32'))
     >>> mean(x, accumulator="fp32").how
     'sequential sum in fp32, nearest-even, divided by 4096 and rounded to fp32'
     """

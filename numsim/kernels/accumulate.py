@@ -8,7 +8,7 @@ float32 is exact there: a product of two factors of up to 12 bits has at most 24
 (``_products_fit_float32`` looks at the exponents); a float32 sum of two numbers of p <= 11 bits rounds twice, which is
 harmless as 24 >= 2 p + 2; FP32 products and accumulators are rounded once, by the hardware.
 
-Exact sums are whole numbers in a long accumulator (``_exact_sum.py``); the other orders are in ``_accumulate_orders.py``.
+Exact sums are whole numbers in a long accumulator (``_exact_sum.py``); ``_accumulate_orders.py`` has the other orders.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from numsim.formats import FP32, FP64, Format
 from numsim.host import flushes_subnormals, rounds_to_nearest
 from numsim.kernels import _pool
 from numsim.kernels import rounding as fast_rounding
+from numsim.kernels._accumulate_orders import SEQUENTIAL, named, order_for, orders_of
 from numsim.kernels._exact_sum import DIGITS, exact_sum
 from numsim.kernels._jit import as_bits, as_float, fma64, jit
-from numsim.kernels._accumulate_orders import SEQUENTIAL, named, order_for, orders_of
 from numsim.kernels.arithmetic import add_odd, carries, is_native, operand_values, rounds_from_odd
 from numsim.kernels.random import bits as random_bits
 from numsim.random import Draw, keys

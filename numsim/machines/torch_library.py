@@ -70,7 +70,8 @@ class TorchLibrary(Library):
         return ("fp64", "fp32", "fp16", "bf16")
 
     def provenance(self) -> dict[str, Any]:
-        return super().provenance() | {"torch": str(self.torch.__version__)}
+        threads = {} if self.capability else {"threads": self.torch.get_num_threads()}  # they cut long sums into parts
+        return super().provenance() | {"torch": str(self.torch.__version__), **threads}
 
     def _why_not(self, q: Question) -> str:
         if q.operation == "scaler" and q.system == "torch":

@@ -23,7 +23,7 @@ from numsim.machines.question import LIBRARY, Answer, Question, ask
 from numsim.reveal import trees
 from numsim.rounding import Policy, convert, encode
 from numsim.suites.products import compare_product
-from numsim.suites.statistics import exact_sums, in_bits, in_statistics
+from numsim.suites.statistics import Floats, Reach, exact_sums, in_bits, in_statistics
 from numsim.suites.suite import Row
 
 __all__ = ["ROWS", "Answers", "SumTree", "add_in_order", "compare_product", "compare_sum", "sum_tree"]
@@ -31,6 +31,8 @@ __all__ = ["ROWS", "Answers", "SumTree", "add_in_order", "compare_product", "com
 Codes = npt.NDArray[Any]
 ROWS = 64  # sums of one question: how many there are can decide which kernel a GPU takes, so it is always as many
 _MOST = 32_000  # sums that probes may take
+_SHARE = 32768  # numbers of a thread at least: PyTorch, ATen/TensorIterator.h and native/TensorIteratorReduce.cpp
+_STALLS = 2.0**-6  # from here on n numbers rounded to u (n u) may be too small for their sum: all are rounded down
 _ACCUMULATORS = (BF16, FP16, FP32, FP64)
 
 
@@ -290,7 +292,7 @@ def compare_sum(part: str, question: Question, answer: Answer, tree: SumTree) ->
     ours = _emulated(question, tree)
     if ours is not None:
         return in_bits(part, question, answer, ours, tree.words)
-    return _by_statistics(part, question, answer, tree.accumulator)
+    return _by_statistics(part, question, answer, tree)
 
 
 def _emulated(q: Question, tree: SumTree) -> Codes | None:
@@ -310,17 +312,38 @@ def _emulated(q: Question, tree: SumTree) -> Codes | None:
     return np.stack(results, axis=-1) if running else results[0]  # type: ignore[arg-type]
 
 
-def _by_statistics(part: str, q: Question, answer: Answer, accumulator: Format | None) -> Row:
-    """Beside sums one after another and pairwise, in the accumulator or what it may be."""
+def _by_statistics(part: str, q: Question, answer: Answer, tree: SumTree) -> Row:
+    """Beside sums one after another and pairwise, in the accumulator or what it may be; of one vector also in parts."""
     x, f = q.arrays[0], q.inputs[0]
-    running, n = q.shape == x.shape, x.shape[-1]
+    running, n = q.system == "torch.cumsum", x.shape[-1]
     candidates = {}
-    for a in [accumulator] if accumulator else dict.fromkeys((FP32, f)):
+    for a in [tree.accumulator] if tree.accumulator else dict.fromkeys((FP32, f)):
         for order, name in (("sequential", "one after another"), ("pairwise", "pairwise"))[: 1 if running else 2]:
             found = sums([x], Plan((f,), a, order=order), trail=running)
             candidates[f"{name} in {a.title}"] = convert(found, a, q.output, Policy())
-    values = np.asarray(decode(x, f))
-    sizes = np.cumsum(np.abs(values), axis=-1) if running else np.abs(values).sum(axis=-1)
-    bits = (accumulator or min(FP32, f, key=lambda f: f.precision)).precision
-    bound = n * 2.0**-bits * sizes
-    return in_statistics(part, q, answer, candidates, exact_sums(values, running), bound)
+    if f in (FP16, BF16) and not running and not tree.rows:
+        threads = answer.provenance.get("threads")
+        for parts in range(2, 1 + min(threads if isinstance(threads, int) else 1, n // _SHARE)):
+            if n % parts == 0:
+                name = f"{parts} equal parts, partial sums stored in {f.title}, then one after another"
+                candidates[name] = _in_parts(x, f, parts)
+    return in_statistics(part, q, answer, candidates, _reach(np.asarray(decode(x, f)), running, tree))
+
+
+def _in_parts(x: Codes, format: Format, parts: int) -> Codes:
+    """Sums of parts in FP32, each stored in the format, as threads do; then the sum of these."""
+    for _ in range(2):
+        x = convert(sums([x.reshape(*x.shape[:-1], parts, -1)], Plan((format,), FP32)), FP32, format, Policy())
+        parts = 1
+    return x[..., 0]
+
+
+def _reach(x: Floats, running: bool, tree: SumTree) -> Reach:
+    """Of n numbers in the accumulator that showed; where none did, in FP32, which libraries promise."""
+    shown = [n + 1 for n in tree.kept if n is not None]
+    last = 2.0 ** -min(shown, default=FP32.precision)
+    sizes = np.cumsum(np.abs(x), axis=-1) if running else np.abs(x).sum(axis=-1)
+    additions = np.arange(x.shape[-1]) if running else x.shape[-1] - 1
+    independent = len(set(tree.kept)) < 2 and x.shape[-1] * last < _STALLS
+    spread = np.sqrt(additions) * last * sizes if independent else None
+    return Reach(exact_sums(x, running), sizes, additions * last * sizes, spread)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +18,7 @@ from numsim.errors import InputError
 from numsim.formats import BF16, FP16, FP32, FP64, Format
 from numsim.machines.question import FUNCTIONS, LIBRARY, Answer, Question
 from numsim.rounding import Policy, convert
-from numsim.suites.statistics import Floats, exact_products, in_bits, in_statistics, same_codes
+from numsim.suites.statistics import Floats, Reach, exact_products, in_bits, in_statistics, same_codes, told_ways
 from numsim.suites.suite import Row
 from numsim.tensorcore import matmul
 from numsim.tensorcore.models import IN_WORDS, TYPES, Model, word_format
@@ -47,8 +48,8 @@ def compare_product(
     without promotion to FP32, TF32 operands cut or rounded; and for everything sums on ordinary cores, one after
     another or pairwise, with and without fused multiply-add. Scales and the last rounding follow.
 
-    The first that gives all bits is named: "same bits". If there is none, the nearest one stands beside the exact
-    result, on a part of the outputs: see ``in_statistics``.
+    All are tried: where one alone gives all bits it is named, where several do so much is said. If there is none, the
+    nearest one stands beside the exact result (of FP64, on a part of the outputs): see ``in_statistics``.
 
     Parameters
     ----------
@@ -64,20 +65,23 @@ def compare_product(
         raise InputError(f"{question} is no matrix product of a library. Example: system='torch.matmul'")
     if question.arrays[0].ndim != 2 or question.arrays[1].ndim != 2:
         raise InputError(f"{question}: two matrices are needed. Example: a (M, K), b (K, N)")
-    best, most = None, -1
+    best, most, fit = None, -1, dict[str, Codes]()
     for way in _ways(question, chip, instruction):
         found = _result(question, way, _CORNER)
         hits = int(same_codes(found, answer.codes[:_CORNER, :_CORNER], question.output).sum())
         if hits == found.size:
             whole = _result(question, way, None)
             if same_codes(whole, answer.codes, question.output).all():
-                return in_bits(part, question, answer, whole, way.name)
+                fit[way.name] = whole
         if hits > most:
             best, most = way, hits
+    if fit:
+        return in_bits(part, question, answer, next(iter(fit.values())), told_ways(list(fit)))
     assert best is not None  # ordinary cores have some
-    some = Answer(answer.codes[:_PART, :_PART], answer.provenance)
-    ours = {best.name: _result(question, best, _PART)}
-    return in_statistics(part, question, some, ours, *_exact(question, chip, instruction))
+    size = _PART if FP64 in question.inputs else None
+    some = Answer(answer.codes[:size, :size], answer.provenance)
+    ours = {best.name: _result(question, best, size)}
+    return in_statistics(part, question, some, ours, _reach(question, chip, instruction, size))
 
 
 # --- ways to multiply -------------------------------------------------------------------------------------------------
@@ -104,7 +108,7 @@ def _ways(q: Question, chip: str | None, instruction: str | None) -> Iterator[Wa
 
 def _on_tensor_cores(q: Question, chip: str | None, instruction: str | None) -> Iterator[tuple[str, Any, Format]]:
     k = q.arrays[0].shape[1]
-    for model in _models(q, chip, instruction):
+    for model, alike in _models(q, chip, instruction):
         variants: list[dict[str, Any]] = [{}]
         if model.a in FP8:
             variants = [{}, {"promote": PROMOTE}] if flag(q, "use_fast_accum") else [{"promote": PROMOTE}, {}]
@@ -119,7 +123,8 @@ def _on_tensor_cores(q: Question, chip: str | None, instruction: str | None) -> 
                     shown = [f"{n}={v}" for n, v in options.items() if _USUAL.get(n) != v]
                     format = FP32 if split > 1 or "promote" in options else TYPES[model.d]
                     multiply = partial(matmul, chip=model.chip, instruction=model.instruction, output=format, **options)
-                    yield ", ".join([model.instruction, *shown]), multiply, format
+                    name = model.instruction + " or one that computes alike" * (alike > 1)
+                    yield ", ".join([name, *shown]), multiply, format
 
 
 def _combinations(output: Format) -> list[dict[str, Any]]:
@@ -128,19 +133,20 @@ def _combinations(output: Format) -> list[dict[str, Any]]:
     return [{"partials": f, "combine": c} for f in kept for c in ("serial", "pairwise")]
 
 
-def _models(q: Question, chip: str | None, instruction: str | None) -> list[Model]:
-    """A chip's instructions for such operands, one of those that compute alike."""
+def _models(q: Question, chip: str | None, instruction: str | None) -> list[tuple[Model, int]]:
+    """A chip's instructions for such operands, one of those that compute alike, and how many these are."""
     if chip is None:
         return []
     if instruction is not None:
-        return [get_model(chip, instruction)]
-    found: dict[Any, Model] = {}
+        return [(get_model(chip, instruction), 1)]
+    found: dict[Any, list[Model]] = {}
     for m in list_models(chip):
         takes = [word_format(m.a), word_format(m.b)] == list(q.inputs[:2]) and not m.scale and m.c == m.d
         if takes and (m.a not in IN_WORDS or flag(q, "allow_tf32")):
             length = min(m.k, m.unit.length) if m.unit.path == "block" else m.k
-            found.setdefault((m.unit.path, length, m.unit.fraction_bits, m.unit.output), m)
-    return sorted(found.values(), key=lambda m: (m.d == "f16", m.instruction.startswith("mma"), -m.k))
+            found.setdefault((m.unit.path, length, m.unit.fraction_bits, m.unit.output), []).append(m)
+    firsts = [(some[0], len(some)) for some in found.values()]
+    return sorted(firsts, key=lambda m: (m[0].d == "f16", m[0].instruction.startswith("mma"), -m[0].k))
 
 
 def flag(q: Question, name: str) -> bool:
@@ -180,25 +186,36 @@ def _first(q: Question, size: int | None) -> list[Codes]:
 
 
 # --- how far off any of them can be -----------------------------------------------------------------------------------
-def _exact(q: Question, chip: str | None, instruction: str | None) -> tuple[Floats, Floats]:
-    """The first results, exact but for a rounding to FP64, and how far from them any order can get.
-
-    n numbers that are each rounded, or cut, to u times a sum's size lose at most n u times the sum of all magnitudes.
-    """
-    a, b, *scales = _first(q, _PART)
+def _reach(q: Question, chip: str | None, instruction: str | None, size: int | None) -> Reach:
+    """How far any order can get from the exact results: on ordinary cores, or where a chip has them on tensor cores."""
+    a, b, *scales = _first(q, size)
     x, y = (np.asarray(decode(codes, f)) for codes, f in zip((a, b), q.inputs[:2], strict=True))
-    exact, k = exact_products(x, y), x.shape[1]
-    parts = max(SPLITS) * 2.0 ** -(q.output if _rounds_parts(q) else FP32).precision
-    lost = [k * 2.0 ** -(FP64 if q.inputs[0] == FP64 else FP32).precision + parts]
-    for m in _models(q, chip, instruction):
-        if m.unit.path in ("block", "fp8-as-fp16") and (m.d != "f16" or flag(q, "allow_fp16_accumulation")):
-            lost.append(_lost_on(m, q, k) + parts)
+    wide, k = FP64 in q.inputs, x.shape[1]
+    last = 2.0 ** -(FP64 if wide else FP32).precision
+    units = [m for m, _ in _models(q, chip, instruction) if m.unit.path in ("block", "fp8-as-fp16")]
+    cut = [_lost_on(m, q, k) for m in units if m.d != "f16" or flag(q, "allow_fp16_accumulation")]
     with np.errstate(all="ignore"):
-        bound = max(lost) * (np.abs(x) @ np.abs(y))
+        sizes = np.abs(x) @ np.abs(y)
+        exact = exact_products(x, y) if wide else x @ y  # in FP64, whose own errors are the last term below
+        worst = max([k * last, *cut]) * sizes + _lost_on_parts(q, chip, x, y) + k * 2.0**-53 * sizes
+        spread = math.sqrt(k) * last * sizes if chip is None else None
         for s in scales:
             factor = np.asarray(decode(s, FP32))
-            exact, bound = exact * factor, bound * np.abs(factor)
-        return exact, bound + len(scales) * 2.0**-23 * np.abs(exact)
+            exact, sizes, worst = exact * factor, sizes * np.abs(factor), worst * np.abs(factor)
+            spread = None if spread is None else spread * np.abs(factor)
+        scaled = len(scales) * 2.0**-23 * np.abs(exact)
+        return Reach(exact, sizes, worst + scaled, None if spread is None else spread + scaled)
+
+
+def _lost_on_parts(q: Question, chip: str | None, x: Floats, y: Floats) -> Floats:
+    """A GPU may cut K into parts. Each is rounded, and each sum of some in a row: none is larger than the range of all
+    running sums."""
+    total, least, most = np.zeros((3, len(x), y.shape[1]))
+    for i in range(x.shape[1] if chip else 0):
+        total = total + np.multiply.outer(x[:, i], y[i])
+        least, most = np.minimum(least, total), np.maximum(most, total)
+    last = 2.0 ** -(q.output if _rounds_parts(q) else FP32).precision
+    return np.asarray((2 * max(SPLITS) - 1) * last * (most - least))
 
 
 def _rounds_parts(q: Question) -> bool:

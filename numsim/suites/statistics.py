@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,55 +15,162 @@ from numsim.formats import Format
 from numsim.machines.question import Answer, Question
 from numsim.machines.verdict import SHOWN, Difference, Verdict, describe
 from numsim.random import bits_from
+from numsim.rounding import encode
 from numsim.suites.suite import Row
 
 Codes = npt.NDArray[Any]
 Floats = npt.NDArray[np.float64]
-UNKNOWN_ORDER = "order not established"
-_WHAT = "adds in an order, or in partial sums, that no probe has shown"
-_RIGHT = "Both: each error is within the bound that holds for any order"
+ANY_ORDER = "within the bound of any order"
+_WHAT = "adds in an order that no probe has shown; every error is within the bound that holds for any order"
+_RIGHT = "Nobody is wrong"
+SIGMAS = 6.0  # independent roundings are beyond in 2 exp(-6^2 / 2) of all cases at most: 3 of 10^8
 
 
-def in_statistics(
-    part: str, question: Question, answer: Answer, candidates: Mapping[str, Codes], exact: Floats, bound: Floats
-) -> Row:
+# --- what any order can lose ------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Reach:
+    """How far from the exact sums any order can get, before the last rounding.
+
+    exact : the sums, rounded to FP64; NaN where there is none (infinite or NaN operands). sizes : sums of magnitudes.
+    worst : the bound. spread : how large errors are at most (root mean square) if all roundings are to nearest and have
+        nothing to do with each other; None where numbers are cut, or rounded to another width on the way.
+
+    Source: n roundings of u each lose n u times the sum of magnitudes at most (C.-P. Jeannerod, S. Rump, SIAM J. Matrix
+    Anal. Appl. 34 (2013) 338), and of random numbers some sqrt(n) u (N. Higham, T. Mary, SIAM J. Sci. Comput. 41 (2019)
+    A2815).
+    """
+
+    exact: Floats
+    sizes: Floats
+    worst: Floats
+    spread: Floats | None = None
+
+    @property
+    def ends(self) -> Reach:
+        """Of running sums, the last: the others share their errors."""
+        spread = None if self.spread is None else self.spread[..., -1]
+        return Reach(self.exact[..., -1], self.sizes[..., -1], self.worst[..., -1], spread)
+
+    def contains(self, values: Floats, format: Format) -> npt.NDArray[np.bool_]:
+        """Whether results lie between both ends, rounded: rounding keeps order, so that nothing else can come out."""
+        known = np.isfinite(self.exact)
+        bound = self.worst if self.spread is None else np.minimum(self.worst, SIGMAS * self.spread)
+        ends = [np.nextafter(self.exact + sign * bound, sign * np.inf) for sign in (-1, 1)]
+        least, most = (_rounded(np.where(known, end, 0), format) for end in ends)
+        return np.asarray(known & (least <= values) & (values <= most))
+
+    def systematic(self, values: Floats, format: Format) -> str:
+        """What all errors together show that one alone does not; "" where they are those of roundings to nearest.
+
+        Their signs are as good as tossed: by Hoeffding's inequality their sum is seldom beyond ``SIGMAS`` times the
+        root of their squares' sum. How large their mean square gets: D. Hsu, S. Kakade, T. Zhang, Electron. Commun.
+        Probab. 17 (2012), no. 52.
+        """
+        if self.spread is None:
+            return ""
+        errors = values - self.exact
+        use = np.isfinite(errors) & (self.spread > 0)
+        last = _ulps(self.exact, format) / 2
+        parts = (errors / (self.spread + last))[use]
+        if abs(parts.sum()) > SIGMAS * math.sqrt(float(np.sum(parts**2))):
+            return f"errors lean to one side, {np.mean(parts > 0):.0%} are positive"
+        beyond = (np.maximum(np.abs(errors) - last, 0)[use] / self.spread[use]) ** 2
+        t = SIGMAS**2 / 2 / max(beyond.size, 1)
+        if beyond.sum() > beyond.size * (1 + 2 * math.sqrt(t) + 2 * t):
+            return "errors are larger, all together, than roundings to nearest make them"
+        return ""
+
+
+@dataclass(frozen=True)
+class SumVerdict(Verdict):
+    """A verdict that keeps ``ANY_ORDER`` apart from what a known cause explains.
+
+    >>> SumVerdict("cuda", "emulated", compared=9, equal=7, documented={ANY_ORDER: 2}).text
+    '2 within the bound of any order'
+    """
+
+    @property
+    def text(self) -> str:
+        causes = {name: n for name, n in self.documented.items() if name != ANY_ORDER}
+        known = Verdict(**{**vars(self), "documented": causes}).text
+        if not (within := self.documented.get(ANY_ORDER, 0)):
+            return known
+        said = f"{within} {ANY_ORDER}"
+        return f"{known}, {said}" if causes or self.unexplained else said
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        found = super().to_dict()
+        found[ANY_ORDER.replace(" ", "_")] = found["documented"].pop(ANY_ORDER, 0)
+        return found
+
+    def __add__(self, other: Verdict) -> SumVerdict:
+        return SumVerdict(**vars(super().__add__(other)))
+
+    def __radd__(self, other: Verdict) -> SumVerdict:
+        return SumVerdict(**vars(Verdict.__add__(other, self)))
+
+
+# --- rows -------------------------------------------------------------------------------------------------------------
+def in_statistics(part: str, question: Question, answer: Answer, candidates: Mapping[str, Codes], reach: Reach) -> Row:
     """A row for answers that are compared with several ways to add.
 
-    One that gives all bits is named. Else what differs from the nearest one is documented where the error is within
-    the bound, and unexplained beyond it.
+    Those that give all bits are named. Else what differs from the nearest one is within the bound of any order, or
+    unexplained: where it is beyond, where operands are infinite or NaN, and everywhere if all errors together cannot be
+    those of roundings to nearest.
 
-    candidates : codes by the name of the way. exact, bound : the exact results, rounded to FP64, and how far from them
-        any order can get before the last rounding; NaN in ``exact`` where there is none (infinite or NaN operands).
+    candidates : codes by the name of the way.
     """
-    f, codes = question.output, answer.codes
+    f, codes, running = question.output, answer.codes, question.system == "torch.cumsum"
     same = {name: same_codes(codes, found, f) for name, found in candidates.items()}
     best = max(same, key=lambda name: int(same[name].sum()))
-    equal, name = int(same[best].sum()), str(answer.provenance.get("machine"))
-    if equal == codes.size:
-        others = len(same) > 1 and all(hits.all() for hits in same.values())
-        return in_bits(part, question, answer, candidates[best], "both orders tried give them" if others else best)
+    if same[best].all():
+        return in_bits(part, question, answer, candidates[best], told_ways([n for n in same if same[n].all()]))
     with np.errstate(all="ignore"):
         values, ours = (np.asarray(decode(x, f)) for x in (codes, candidates[best]))
-        ulps = _ulps(exact, f)
-        known = np.isfinite(exact) & (np.abs(exact) + bound <= float(f.max))
-        far = ~(np.abs(values - exact) <= bound + ulps / 2) & known  # the last rounding is half a unit
-    beyond = far & ~same[best]
-    differ, unexplained = codes.size - equal, int(beyond.sum())
+        why = reach.ends.systematic(values[..., -1], f) if running else reach.systematic(values, f)
+        beyond = ~same[best] if why else ~same[best] & ~reach.contains(values, f)
+    equal, unexplained = int(same[best].sum()), int(beyond.sum())
+    within = codes.size - equal - unexplained
     shown = []
     for at in map(tuple, np.argwhere(beyond)[:SHOWN].tolist()):
         here, there = (describe(int(x[at]), f) for x in (codes, candidates[best]))
-        shown.append(Difference(str(question), at, (f"exactly {exact[at]:.9g}",), here, there, ""))
-    documented = {UNKNOWN_ORDER: differ - unexplained} if differ > unexplained else {}
-    verdict = Verdict(name, "emulated", codes.size, equal, 0, documented, unexplained, tuple(shown),
-                      reasons={UNKNOWN_ORDER: (_WHAT, _RIGHT)} if documented else {})  # fmt: skip
-    errors = [_rms(x[known] - exact[known], exact[known]) for x in (values, ours)]
-    worst = float(np.max(np.abs(values - exact)[known] / ulps[known], initial=0))
-    says = f"{unexplained} UNEXPLAINED, beyond any order's error" if unexplained else UNKNOWN_ORDER
-    note = (
-        f"{says}: {equal} of {codes.size} as {best}; RMS error {errors[0]:.1e} ({errors[1]:.1e}), largest "
-        f"{worst:.1f} ulp"
+        shown.append(Difference(str(question), at, (f"exactly {reach.exact[at]:.9g}",), here, there, ""))
+    machine, documented = str(answer.provenance.get("machine")), {ANY_ORDER: within} if within else {}
+    verdict = SumVerdict(machine, "emulated", codes.size, equal, 0, documented, unexplained, tuple(shown),
+                         reasons={ANY_ORDER: (_WHAT, _RIGHT)} if within else {})  # fmt: skip
+    says = f"{unexplained} UNEXPLAINED, {why or 'beyond the bound of any order'}" if unexplained else ANY_ORDER
+    return Row(part, verdict, f"{says}: {equal} of {codes.size} as {best}; {_errors(values, ours, reach, f)}")
+
+
+def _errors(values: Floats, ours: Floats, reach: Reach, format: Format) -> str:
+    """How large errors are, in words."""
+    known = np.isfinite(values) & np.isfinite(ours) & np.isfinite(reach.exact)
+    exact = reach.exact[known]
+    if not exact.any():
+        return "no errors are measured"
+    own, others = (float(np.sqrt(np.sum((x[known] - exact) ** 2) / np.sum(exact**2))) for x in (values, ours))
+    if values.size == 1:
+        return f"relative error {own:.1e}, that way {others:.1e}"
+    most = np.max(np.abs(values[known] - exact) / _ulps(reach.sizes[known], format))
+    return (
+        f"errors are {own:.1e} of the results (root mean squares), that way {others:.1e}; the largest is {most:.2g} "
+        "ulp of the sum of magnitudes"
     )
-    return Row(part, verdict, note)
+
+
+def told_ways(names: Sequence[str]) -> str:
+    """Ways that give the same bits: one is named, of several it is said that they are several."""
+    if len(names) == 1:
+        return names[0]
+    if len(names) <= 3:
+        return f"these {len(names)} ways cannot be told apart: {'; '.join(names)}"
+    return f"{len(names)} ways fit, the first: {names[0]}"
+
+
+def _rounded(x: Floats, format: Format) -> Floats:
+    overflow: Any = "saturate" if format.bits == 8 else "ieee"
+    return np.asarray(decode(encode(x, format, overflow=overflow), format))
 
 
 def in_bits(part: str, question: Question, answer: Answer, codes: Codes, way: str) -> Row:
@@ -82,12 +190,6 @@ def same_codes(a: Codes, b: Codes, format: Format) -> npt.NDArray[np.bool_]:
     """Where two arrays have the same codes, or both NaN."""
     nan = np.isnan(decode(a, format)) & np.isnan(decode(b, format))
     return np.asarray((a == b) | nan)
-
-
-def _rms(errors: Floats, exact: Floats) -> float:
-    """The root of the mean square, as a part of the exact results'."""
-    total = float(np.sum(exact**2))
-    return float(np.sqrt(np.sum(errors**2) / total)) if total else float(np.sqrt(np.sum(errors**2)))
 
 
 def _ulps(x: Floats, format: Format) -> Floats:

@@ -18,7 +18,7 @@ from numsim.formats import BF16, FP16, FP32, Format
 from numsim.machines.question import LIBRARY, Answer, Question, ask
 from numsim.machines.recorded import Record
 from numsim.reveal.trees import rounds_of
-from numsim.rounding import Policy, convert
+from numsim.rounding import Policy, convert, encode
 from numsim.suites.library import ROWS, Answers, SumTree, compare_sum, encode_power, sum_tree
 from numsim.suites.statistics import cancelling_codes, exact_sums, uniform_codes
 from numsim.suites.suite import Collector, Row, Suite, left_out
@@ -143,8 +143,19 @@ def _row(found: Found) -> Row:
     verdict = sum((row.verdict for row in rows[1:]), rows[0].verdict)
     note = next((row.note for row in rows if row.verdict.unexplained), rows[0].note)
     if part.ones and not verdict.unexplained:
-        note = f"{part.length} ones: {np.ravel(decode(asked[0][1].codes, part.format))[-1]:g}"
+        note = _told_ones(part, asked[0][1].codes)
     return Row(part.name, verdict, note)
+
+
+def _told_ones(part: Part, codes: Codes) -> str:
+    """What n ones come to, and what they should."""
+    found, right = (float(decode(c, part.format)) for c in (np.ravel(codes)[-1], encode(part.length, part.format)))
+    than = (
+        f"as n rounded to {part.format.title}"
+        if found == right
+        else f"where n rounded to {part.format.title} is {right:g}"
+    )
+    return f"n = {part.length} ones: {found:g}, {than}"
 
 
 def _stacked(asked: Sequence[tuple[Question, Answer]]) -> tuple[Question, Answer]:

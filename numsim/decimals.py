@@ -68,11 +68,13 @@ def _text(code: int, format: Format, exact: bool, rounding: str) -> str:
         return "nan" if x == NAN else f"{sign}inf"
     if x.numerator == 0:
         return f"{sign}0.0"
-    if exact:  # n / 2^s = n 5^s / 10^s
+    rank = format.rank(code & ((1 << format.magnitude_bits) - 1))
+    alone = rounding == "odd" and _is_even(rank, format)  # nothing else rounds to it
+    if exact or alone:  # n / 2^s = n 5^s / 10^s
         s = x.denominator.bit_length() - 1
         return sign + _layout(_digits(x.numerator * 5**s), -s)
-    digits, last = shortest(format.rank(code & (1 << format.magnitude_bits) - 1), bool(x.sign), format, rounding)
-    return sign + _layout(str(digits), last)
+    digits, last = shortest(rank, bool(x.sign), format, rounding)
+    return sign + _layout(_digits(digits), last)
 
 
 def shortest(rank: int, negative: bool, format: Format, rounding: str = "nearest-even") -> tuple[int, int]:
@@ -106,6 +108,11 @@ def shortest(rank: int, negative: bool, format: Format, rounding: str = "nearest
         x, low, high, e = x * 10, low * 10, high * 10, e - 1
 
 
+def _is_even(rank: int, format: Format) -> bool:
+    """Whether the code is."""
+    return (rank - format.rank(0)) % 2 == 0
+
+
 def _least(format: Format) -> int:
     """The rank of the least number above zero."""
     return 1 << format.fraction_bits if format.gap else 1
@@ -115,7 +122,7 @@ def _interval(
     rank: int, negative: bool, format: Format, rounding: str, under: int, x: int, over: int
 ) -> tuple[int, int, bool, bool]:
     """The ends of what rounds to x > 0, which lies between two neighbours, and whether each end does, too."""
-    even = (rank - format.rank(0)) % 2 == 0
+    even = _is_even(rank, format)
     low, high = (under + x) // 2, (x + over) // 2
     if rounding == "nearest-even":  # a tie between zero and the least number of a format without subnormals gives zero
         return low, high, even and not (format.gap and rank == _least(format)), even

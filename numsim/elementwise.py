@@ -216,7 +216,7 @@ def to_int(
     magnitude = (integers & np.uint64(grid.sign_mask - 1)).astype(np.int64)
     small = np.where(itself, 0, np.where(integers >= np.uint64(grid.sign_mask), -magnitude, magnitude))
     least, most = max(low, -(1 << 63)), min(high, (1 << 63) - 1)
-    out = np.clip(small, least, most).astype(target)
+    out = np.asarray(np.clip(small, least, most)).astype(target)
     refused = (small < least) | (small > most) if out_of_range == "raise" else np.zeros(small.shape, bool)
     for at in map(tuple, np.argwhere(itself | refused).tolist()):
         sign, n, d = to_rational(int(x.codes[at]), x.format)

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from numsim import arithmetic, kernels, rounding
 from numsim.arithmetic import result_policy
-from numsim.codes import Codes, code_dtype, decode
+from numsim.codes import Codes, check_codes, code_dtype, decode
 from numsim.events import Events
 from numsim.formats import FP32, FP64, Format
 from numsim.host import flushes_subnormals, is_ieee, rounds_to_nearest
@@ -135,7 +135,7 @@ def remainder(a, b, c, out, down, native):  # type: ignore[no-untyped-def]
         if x == np.inf or y != y:
             out[i] = np.nan
             continue
-        x = math.fmod(x, y + y) if y <= 2.0**1023 else x
+        x = np.fmod(x, y + y) if y <= 2.0**1023 else x
         half = 0.5 * y
         tiny = y < 2.0**-1021  # where a half may not exist, twice x does
         if x + x > y if tiny else x > half:
@@ -211,7 +211,11 @@ def _fused(kernel: Any, arity: int, number: int) -> Any:
     return fused
 
 
-FUSED = {name: _fused(kernel, arithmetic.ARITY.get(name, 2), n) for n, (name, kernel) in enumerate(KERNELS.items())}
+# Of two and more operands: results of one are looked up. Extremes and the like are not worth their compilation.
+FUSED = {
+    name: _fused(KERNELS[name], arithmetic.ARITY.get(name, 2), number)
+    for number, name in enumerate(("add", "sub", "mul", "div", "fma"))
+}
 
 
 _BLOCK = 1 << 15  # numbers that go together, so that what lies between decoding and rounding stays in the cache
@@ -221,6 +225,7 @@ def operand_values(
     codes: Codes, format: Format, policy: Policy, out: npt.NDArray[np.float64] | None = None
 ) -> npt.NDArray[np.float64]:
     """The operands' values; under flush-inputs subnormal ones are zeros of their sign. ``out`` may hold them."""
+    codes = check_codes(codes, format)
     if format.bits <= 16:
         values = np.empty(codes.shape) if out is None else out
         _code_tables.one_code(_code_tables.values(format), as_read_only(codes), values.reshape(-1))
@@ -241,10 +246,11 @@ def compute(
     events: Events | None = None,
 ) -> npt.NDArray[Any]:
     """Flat code arrays in, codes of ``result`` out."""
+    operands = [check_codes(x, f) for x, f in zip(operands, formats, strict=True)]
     few = len(formats) < 3 and sum(8 * f.code_bytes for f in formats) <= 16  # codes, or pairs of codes, there are
     refuses = result.nan_code is None and policy.nan == "raise"  # depends on the numbers at hand
     if few and operands[0].size >= _code_tables.MANY and draw is None and events is None and not refuses:
-        return _code_tables.look_up(_table(operation, tuple(formats), result, policy), list(operands))
+        return _code_tables.look_up(_table(operation, tuple(formats), result, policy), operands)
     return _compute(operation, operands, formats, result, policy, draw, events)
 
 
@@ -270,7 +276,7 @@ def _compute(
 
     tables = [_code_tables.values(f) for f in formats if f.bits <= 16]
     many = codes.size >= _code_tables.MANY and len(tables) == len(formats)  # (fewer are not worth another compilation)
-    quick, plan = _quick(result, policy, many and not native and events is None)
+    quick, plan = _quick(result, policy, many and not native and events is None and operation in FUSED)
 
     def block(first: int, end: int, room: npt.NDArray[np.float64]) -> None:
         rows = zip(inputs, formats, room, strict=False)
@@ -345,6 +351,7 @@ def convert(
     events: Events | None = None,
 ) -> npt.NDArray[Any]:
     """Flat codes in, codes of ``format`` out: FP32 and FP64 words are numbers as they are, others are looked up."""
+    codes = check_codes(codes, source)
     if source in (FP32, FP64):
         return fast_rounding.encode(codes.view(f"f{source.code_bytes}"), format, policy, draw, events)
     return _code_tables.look_up(_conversion(source, format, policy), [codes])

@@ -9,6 +9,7 @@ import pytest
 
 import numsim
 from numsim import arithmetic, kernels
+from numsim.errors import InputError
 from numsim.formats import Format
 from numsim.random import Draw
 from numsim.rounding import NANS, OVERFLOWS, ROUNDINGS, SUBNORMALS, Policy
@@ -128,9 +129,11 @@ def test_every_kernel_has_a_twin():
     helpers = {"to_odd", "add_odd"}  # every sum and quotient goes through them
     helpers |= {n for n in compiled if getattr(fast, n).__module__ != fast.__name__}
     assert set(fast.KERNELS) == set(arithmetic.OPERATIONS)
-    assert compiled - helpers == set(fast.KERNELS), compiled - helpers ^ set(fast.KERNELS)
-    for name in fast.KERNELS:
+    named = set(fast.KERNELS) - set(fast.EXTREMES)  # those are made by one function, with three choices
+    assert compiled - helpers == named, compiled - helpers ^ named
+    for name in named:
         assert fast.KERNELS[name] is getattr(fast, name)
+    assert set(fast.FUSED) < set(fast.KERNELS)
 
 
 @pytest.mark.parametrize("operation", arithmetic.OPERATIONS)
@@ -188,7 +191,89 @@ def test_odd_lengths(length, calls):
         arity = arithmetic.ARITY.get(operation, 2)
         operands = [random_codes(numsim.BF16, length, rng) for _ in range(arity)]
         assert_twins(operation, operands, [numsim.BF16] * arity, numsim.BF16, Policy())
-        assert calls[operation] == 2
+        assert calls[operation] == 2 * (length > 0)
+
+
+# Many codes: tables for pairs of up to 8 bits, fused loops for up to 16, blocks for the rest. All of them against the
+# kernels on few codes, which the tests above compare with the reference.
+MANY = 40_001
+
+
+@pytest.mark.parametrize("operation", arithmetic.OPERATIONS)
+def test_many_codes(operation):
+    rng = np.random.default_rng(7)
+    arity = arithmetic.ARITY.get(operation, 2)
+    cases = [
+        ([numsim.E4M3] * arity, numsim.E4M3, Policy("up")),
+        ([numsim.E2M1, numsim.E5M2, numsim.E4M3][:arity], numsim.FP32, Policy(subnormals="flush")),
+        ([numsim.FP16] * arity, numsim.FP16, Policy()),
+        ([numsim.BF16] * arity, numsim.BF16, Policy(overflow="saturate-finite", subnormals="flush-results")),
+        ([numsim.BF16, numsim.E4M3, numsim.FP16][:arity], numsim.FP64, Policy()),
+        ([numsim.FP16] * arity, numsim.E3M2, Policy("odd", nan="max")),
+        ([numsim.FP32] * arity, numsim.FP32, Policy("nearest-away")),
+        ([numsim.E3M2] * arity, numsim.E3M2, Policy(nan="zero")),
+    ]
+    for formats, result, policy in cases:
+        operands = [random_codes(f, MANY, rng) for f in formats]
+        with kernels.force("kernel"):
+            got = arithmetic.compute(operation, operands, formats, result, policy)
+            right = [arithmetic.compute(operation, [x[i : i + 5000] for x in operands], formats, result, policy)
+                     for i in range(0, MANY, 5000)]  # fmt: skip
+        bad = np.flatnonzero(got != np.concatenate(right))
+        assert not bad.size, (operation, str(result), str(policy), [hex(x[bad[0]]) for x in operands], got[bad[0]])
+
+
+def test_many_codes_in_many_threads(monkeypatch):
+    """Draws and events do not depend on blocks and threads."""
+    rng = np.random.default_rng(8)
+    operands = [random_codes(numsim.BF16, 300_001, rng) for _ in range(2)]
+    arguments = ["add", operands, [numsim.BF16] * 2, numsim.BF16, Policy("stochastic")]
+    given = rng.integers(0, 256, 300_001, dtype=np.uint64).astype(np.uint32)
+    for draw in (Draw(32, seed=5, position=2**32 - 100_000), Draw(8, given=given)):
+        seen = []
+        for threads in ("1", "3"):
+            monkeypatch.setenv("NUMSIM_THREADS", threads)
+            events = numsim.Events()
+            with kernels.force("kernel"):
+                seen.append((arithmetic.compute(*arguments, draw=draw, events=events), events))
+        assert np.array_equal(seen[0][0], seen[1][0]) and seen[0][1] == seen[1][1]
+        few = [x[150_000:150_040] for x in operands]  # the reference, from the middle
+        later = Draw(draw.r, draw.seed, draw.position + 150_000, None if draw.given is None else given[150_000:])
+        with kernels.force("reference"):
+            right = arithmetic.compute("add", few, *arguments[2:], draw=later)
+        assert np.array_equal(seen[0][0][150_000:150_040], right)
+
+
+def test_codes_out_of_range_read_nothing_beside_a_table():
+    from numsim.kernels import _code_tables
+
+    x = np.full(20_000, 0xFF, np.uint8)
+    with kernels.force("kernel"), pytest.raises(InputError, match="0xff is out of range: e2m1 has codes 0 to 0xf"):
+        arithmetic.compute("add", [x, x], [numsim.E2M1] * 2, numsim.E2M1, Policy(nan="zero"))
+    assert _code_tables.values(numsim.E2M1).size == 256  # a place for every byte, should they come that far
+
+
+CONVERSIONS = [numsim.FP64, numsim.FP32, numsim.FP16, numsim.BF16, numsim.E4M3, numsim.E2M1, numsim.E8M0,
+               numsim.get_format("binary8p3se"), OWN[0]]  # fmt: skip
+
+
+@pytest.mark.parametrize("source", CONVERSIONS, ids=str)
+def test_conversions(source):
+    """From every format to every format: tables and the hardware's words against the reference on few codes."""
+    rng = np.random.default_rng(9)
+    codes = random_codes(source, 17_000, rng)
+    for target in [*CONVERSIONS, numsim.TF32]:
+        for rounding, subnormals in (("nearest-even", "keep"), ("down", "flush"), ("stochastic", "keep")):
+            policy = Policy(rounding, "ieee", subnormals, "zero")
+            draw = Draw(16, seed=3) if rounding == "stochastic" else None
+            seen = numsim.Events()
+            with kernels.force("kernel"):
+                got = arithmetic.convert(codes, source, target, policy, draw)
+                counted = arithmetic.convert(codes, source, target, policy, draw, seen)
+            with kernels.force("reference"):
+                few = arithmetic.convert(codes[:400], source, target, policy, draw)
+            assert np.array_equal(got[:400], few), (str(target), rounding)
+            assert np.array_equal(got, counted) and seen.total == 17_000
 
 
 def test_broadcast_operands():

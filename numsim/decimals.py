@@ -69,7 +69,7 @@ def _text(code: int, format: Format, exact: bool, rounding: str) -> str:
     if x.numerator == 0:
         return f"{sign}0.0"
     rank = format.rank(code & ((1 << format.magnitude_bits) - 1))
-    alone = rounding == "odd" and _is_even(rank, format)  # nothing else rounds to it
+    alone = rounding == "odd" and _is_even(rank, format) and rank > format.rank(0)  # nothing else rounds to it
     if exact or alone:  # n / 2^s = n 5^s / 10^s
         s = x.denominator.bit_length() - 1
         return sign + _layout(_digits(x.numerator * 5**s), -s)
@@ -91,6 +91,8 @@ def shortest(rank: int, negative: bool, format: Format, rounding: str = "nearest
     under, x, over = (2 * n * (unit // d) for n, d in ratios)
     unit *= 2
     low, high, low_counts, high_counts = _interval(rank, negative, format, rounding, under, x, over)
+    if rank == format.rank(0):  # E8M0 has no zero: its least number stands for all that is below
+        low, low_counts = 0, False
     # 2. From one digit on: the two decimals around it. The first that lie in the interval are the shortest.
     e = _floor_log10(x, unit)
     up, down = 10 ** max(-e, 0), 10 ** max(e, 0)

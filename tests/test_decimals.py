@@ -57,7 +57,7 @@ def test_narrower_ones_are_numpys(name, dtype):
         if not np.isfinite(x):
             assert text == str(float(x))
         else:
-            assert Decimal(text) == Decimal(theirs) and len(digits(text)) == max(len(digits(theirs)), 1), (text, theirs)
+            assert Decimal(text) == Decimal(theirs) and len(digits(text)) == len(digits(theirs)), (text, theirs)
 
 
 def digits(text):

@@ -64,7 +64,7 @@ class Array(np.lib.mixins.NDArrayOperatorsMixin):
 
     def __init__(self, codes: Codes, format: Format, how: str = "codes given") -> None:
         self.format = get_format(format)
-        self.codes, self.how = check_codes(codes, self.format), how
+        self.codes, self.how = check_codes(codes, self.format), str(how)
 
     def _like(self, codes: Any, how: str | None = None) -> Array:
         """Codes that came from this array's: nothing is checked again."""

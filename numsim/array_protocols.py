@@ -8,6 +8,7 @@ sight. Plain numbers beside an Array are rounded to its format first, nearest-ev
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from numbers import Number
 from typing import Any, NoReturn
 
 import numpy as np
@@ -131,9 +132,10 @@ def _compare(name: str, x: Any, y: Any) -> Any:
     try:
         sides = side(x), side(y)
     except InputError:
-        if name not in ("equal", "not_equal"):
+        other = y if isinstance(x, Array) else x
+        if name not in ("equal", "not_equal") or isinstance(other, (Number, np.ndarray, np.generic, list, tuple)):
             raise
-        return np.full(next(_held([x, y])).shape, name == "not_equal")  # no number equals what is none
+        return np.full(next(_held([x, y])).shape, name == "not_equal")  # nothing but a number equals a number
     return ordering.compare(name, *sides)
 
 

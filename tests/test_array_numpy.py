@@ -257,6 +257,7 @@ DISPATCHED = [  # whatever NumPy sends through __array_function__
 UFUNCS = sorted({u for u in vars(np).values() if isinstance(u, np.ufunc)}, key=str)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # NumPy 1.26 has names that NumPy 2 dropped
 @pytest.mark.parametrize("function", DISPATCHED)
 def test_no_function_decodes_out_of_sight(function):
     """Each function gives Arrays, integers or truth values, or refuses in numsim's words; never floats."""

@@ -130,8 +130,9 @@ def test_too_big_is_refused_before_anything_is_written(tmp_path, monkeypatch):
     monkeypatch.setattr(array_files, "MAX_FILE", 2000)
     with pytest.raises(InputError, match="would hold"):
         save(tmp_path / "x", x=x)
-    with pytest.raises(InputError, match="at most 32 are read again"):
-        save(tmp_path / "x", x=array(1.0, "fp16").reshape((1,) * 33))
+    if int(np.__version__.split(".")[0]) >= 2:  # NumPy 1.26 has no more than 32 itself
+        with pytest.raises(InputError, match="at most 32 are read again"):
+            save(tmp_path / "x", x=array(1.0, "fp16").reshape((1,) * 33))
     assert not list(tmp_path.iterdir())
 
 

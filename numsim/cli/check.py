@@ -21,12 +21,13 @@ from numsim.errors import InputError, NumsimError, RecordError, UnavailableError
 from numsim.experiments import get_experiment, results
 from numsim.machines import find_machine
 from numsim.machines.emulated import has_kernel
-from numsim.machines.question import Question
+from numsim.machines.question import LIBRARY, Question
 from numsim.machines.recorded import Record, parse_record
 from numsim.machines.verdict import Verdict, compare_answers, compare_traces
 from numsim.show import report, suite_page, suite_text, text
 from numsim.show.text import Line, Span
-from numsim.suites import get_suite
+from numsim.suites import Row, get_suite
+from numsim.suites.products import ways_to_try
 from numsim.tensorcore import EvidenceWarning
 from numsim.traces import Trace, load_trace, read_trace
 
@@ -93,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
         code = max(code, one["code"], key=(FINE, CANNOT_RUN, CHECK_FAILED).index)
         if not args.json:
             print_one(one, args.plain)
-    keep = ("file", "kind", "what", "equal", "differences", "verdict", "notes", "parts")
+    keep = ("file", "kind", "what", "equal", "status", "differences", "verdict", "notes", "parts")
     told = {"numsim": __version__, "checked": [{k: one[k] for k in keep if k in one} for one in found]}
     if args.out is not None and not pictured:
         lines = [line for one in found for line in _lines(one)]
@@ -111,7 +112,13 @@ def _read(name: str) -> Record | Trace | dict[str, Any]:
     data, what = files.read_bytes(name), files.show(name)
     if data[:4] == b"PK\x03\x04" or name.lower().endswith(".npz"):
         return parse_record(data, what)
-    content = files.parse_json(data, what)
+    try:
+        content = files.parse_json(data, what)
+    except InputError:
+        if name.lower().endswith(".json"):  # damaged: where, the error says
+            raise
+        raise RecordError(f"{what} is no result (.json) or record (.npz) of numsim. "
+                          "Example: numsim check numsim-results/swamping.json") from None  # fmt: skip
     if isinstance(content, dict) and "numsim_trace" in content:
         return read_trace(content, what)
     return results.read_result(content, what)
@@ -180,9 +187,15 @@ def compare_suite(record: Record, what: str, nan: str) -> dict[str, Any]:
     """A suite's record: a verdict for each part."""
     _check_work(record, what)
     suite = get_suite(record.suite)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", EvidenceWarning)  # the notes tell
-        rows = suite.compare(record)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", EvidenceWarning)  # the notes tell
+            rows = suite.compare(record)
+        _check_all_looked_at(record, rows)
+        said, notes = suite_text.headline(suite, record, rows), suite.notes(record, rows)
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
+        # a record may be well formed and hold anything
+        raise RecordError(f"{what} does not fit the suite {suite.name}: {error}") from None
     total = Verdict(record.machine, "emulated")
     for row in rows:
         total += row.verdict
@@ -190,17 +203,38 @@ def compare_suite(record: Record, what: str, nan: str) -> dict[str, Any]:
     return {
         "file": what,
         "kind": "suite",
-        "what": f"suite {suite.name}: {suite_text.summary(record, rows)}",
-        "equal": not total.differ and not record.failed,
+        "what": f"suite {suite.name}: {said}",
+        "equal": total.compared > 0 and not total.differ and not record.failed,
+        "status": _status(record, total),
         "differences": [str(d) for row in rows for d in row.verdict.shown],
         "verdict": total.to_dict(),
         "parts": [{"part": row.part, "note": row.note, **row.verdict.to_dict()} for row in rows],
-        "notes": [*_of_version(record), *suite.notes(record, rows)],
+        "notes": [*_of_version(record), *notes],
         "code": CHECK_FAILED if failed else FINE,
         "suite": suite,
         "record": record,
         "rows": rows,
     }
+
+
+def _status(record: Record, total: Verdict) -> str:
+    """What a suite's record comes to, in a word; the worst of all parts."""
+    if total.unexplained:
+        return "unexplained"
+    if record.failed:
+        return "failed"
+    return "documented" if total.documented else "equal" if total.compared else "nothing compared"
+
+
+def _check_all_looked_at(record: Record, rows: Sequence[Row]) -> None:
+    """Refuse a record with answers that no row is about: they would be vouched for, and nobody looked at them."""
+    for part in dict.fromkeys(record.parts):
+        answers = [pair for pair, of in zip(record.answers, record.parts, strict=True) if of == part]
+        given = sum({(q.digest, a.codes.tobytes()): a.codes.size for q, a in answers}.values())
+        about = [row.verdict for row in rows if row.part == part]
+        compared = sum(verdict.compared for verdict in about)
+        if compared < given and not any(verdict.skipped for verdict in about):
+            raise RecordError(f"{compared:,} of {given:,} results of {part} are compared, the others are none of its.")
 
 
 def page(one: Mapping[str, Any], style: str) -> str:
@@ -215,7 +249,7 @@ def _record(record: Record, what: str, nan: str) -> dict[str, Any]:
     return {
         "file": what,
         "kind": "record",
-        "what": f"{len(record.answers)} questions, {verdict.compared} answers of {record.machine}",
+        "what": f"{suite_text.many(len(record.answers), 'question')}, {verdict.compared:,} results of {record.machine}",
         "equal": not verdict.differ and not verdict.skipped,
         "differences": [str(d) for d in verdict.shown],
         "verdict": verdict.to_dict(),
@@ -244,8 +278,8 @@ def _check_work(record: Record, what: str) -> None:
 
 def work(q: Question) -> int:
     """About how many roundings a question takes."""
-    if q.operation == "matmul":
-        return math.prod(q.shape) * int(q.arrays[0].shape[-1])
+    if q.operation == "matmul" or (q.operation == LIBRARY and len(q.arrays) > 1):
+        return math.prod(q.shape) * int(q.arrays[0].shape[-1]) * (ways_to_try(q) if q.operation == LIBRARY else 1)
     return max(math.prod(q.shape), *(a.size for a in q.arrays))
 
 

@@ -12,13 +12,14 @@ from typing import Any, NoReturn
 
 from numsim import files, kernels
 from numsim._version import __version__
-from numsim.cli import CHECK_FAILED, FINE, _output, add_output
+from numsim.cli import CANNOT_RUN, CHECK_FAILED, FINE, _output, add_output
 from numsim.cli.run import OUT, Progress, add_names, choose
 from numsim.errors import InputError, UnavailableError
 from numsim.experiments.experiment import Session
 from numsim.machines import find_machine, get_machine
 from numsim.machines.question import Answer, Question
 from numsim.machines.recorded import Record, read_record, write_record
+from numsim.show.suite_text import many
 from numsim.suites import SUITES, Collector, Suite, get_suite
 from numsim.suites.suite import file_name
 
@@ -28,7 +29,8 @@ def add(subparsers: Any) -> None:
         "record",
         description="Save a machine's answers to the questions of experiments (all if none is named), or of a suite: "
         "all that is asked of one GPU. 'numsim check FILE' recomputes them; 'numsim run --against FILE' compares with "
-        "them where the machine is not.",
+        "them where the machine is not. Exit codes: 0 recorded; 1 something is unexplained or failed; 2 wrong use; "
+        "4 the machine cannot answer, or not what the suite is for (of all suites: none of them).",
         examples=[
             "numsim record casts --machine ml_dtypes --out casts.npz",
             "numsim record --machine torch-cpu",
@@ -49,9 +51,17 @@ def run(args: argparse.Namespace) -> int:
     return _experiments(args) if args.suite is None else _suites(args)
 
 
+def _machine(name: str, example: str) -> Any:
+    """The machine that is asked. Raises ``UnavailableError`` with a recording that works."""
+    try:
+        return get_machine(name)
+    except UnavailableError as error:
+        raise UnavailableError(f"{str(error).partition(' Example: ')[0]} Example: {example}") from None
+
+
 def _experiments(args: argparse.Namespace) -> int:
     experiments = choose(args)
-    machine = get_machine(args.machine)
+    machine = _machine(args.machine, "numsim record casts --machine torch-cpu")
     path = _path(args, machine.name)
     answers: list[tuple[Question, Answer]] = []
     skipped: dict[str, int] = {}
@@ -88,13 +98,14 @@ def _experiments(args: argparse.Namespace) -> int:
     if args.json:
         _output.print_json(facts)
         return FINE
-    sys.stdout.write(
-        f"{facts['questions']} questions, {facts['answers']} answers of {record.machine} in {facts['file']}\n"
-        f"inputs {record.inputs}\n"
-    )
+    sys.stdout.write(f"{_counts(facts)} of {record.machine} in {facts['file']}\ninputs {record.inputs}\n")
     for reason, n in skipped.items():
-        sys.stdout.write(f"not answered: {reason} ({n} question{'s' * (n != 1)})\n")
+        sys.stdout.write(f"not answered: {reason} ({many(n, 'question')})\n")
     return FINE
+
+
+def _counts(facts: Mapping[str, Any]) -> str:
+    return f"{many(facts['questions'], 'question')}, {many(facts['answers'], 'result')}"
 
 
 def _path(args: argparse.Namespace, machine: str) -> Path:
@@ -122,11 +133,11 @@ def _suites(args: argparse.Namespace) -> int:
     if args.names or args.format or args.chip or args.set or args.student or args.course or args.size != "lecture":
         raise InputError("--suite asks what it asks: it goes with --machine, --seed, --out, --force and --json only. "
                          "Example: numsim record --suite tensorcore --machine cuda --seed 2")  # fmt: skip
-    machine = get_machine(args.machine)
+    machine = _machine(args.machine, "numsim record --suite casts --machine torch-cpu")
     paths = _suite_paths(args, suites, machine.provenance())
     told: list[dict[str, Any]] = []
     kept: list[tuple[Suite, Record]] = []
-    missing: list[str] = []
+    missing: dict[str, list[str]] = {}  # why -> suites that were answered nothing
     for n, suite in enumerate(suites):
         progress = Progress(f"[{n + 1}/{len(suites)}] {suite.name}")
         collector = Collector(machine, 1 if args.seed is None else args.seed, progress.say)
@@ -137,17 +148,22 @@ def _suites(args: argparse.Namespace) -> int:
             kept.append((suite, read_record(path)))  # what was written can be read
             told.append(_facts(args, suite, kept[-1][1], path))
         else:
-            missing.append("; ".join(dict.fromkeys((*collector.failed.values(), *collector.missing.values()))))
-            _output.warn(f"{suite.name}: nothing answered: {missing[-1]}")
+            why = "; ".join(dict.fromkeys((*collector.failed.values(), *collector.missing.values())))
+            missing.setdefault(why, []).append(suite.name)
         if stopped:
             raise KeyboardInterrupt
+    reasons = [f"{why} ({', '.join(names)})" if len(suites) > 1 else why for why, names in missing.items()]
     if not told:
-        raise UnavailableError(f"{machine.name} answered nothing: {'; '.join(dict.fromkeys(missing))}.")
+        raise UnavailableError(f"{machine.name} answered nothing: {'; '.join(reasons)}.")
+    for why in reasons:
+        _output.warn(f"nothing answered: {why}")
     for facts, (suite, record) in zip(told, kept, strict=True):  # when all is recorded, whatever comes of it
         facts |= _compare(args, record, paths[suite.name])
     if args.json:
         _output.print_json({"numsim": __version__, "records": told})
-    return CHECK_FAILED if any(facts["failed"] or facts.get("unexplained") for facts in told) else FINE
+    if any(facts["failed"] or facts.get("unexplained") for facts in told):
+        return CHECK_FAILED
+    return CANNOT_RUN if all(suite.lacks(record) for suite, record in kept) else FINE
 
 
 def _ask(suite: Suite, collector: Collector) -> bool:
@@ -188,11 +204,12 @@ def _facts(args: argparse.Namespace, suite: Suite, record: Record, path: Path) -
         "device": record.provenance.get("device"), "questions": len(record.answers),
         "answers": sum(a.codes.size for _, a in record.answers), "bytes": path.stat().st_size,
         "inputs": record.inputs, "skipped": dict(record.skipped), "failed": dict(record.failed),
+        "lacks": suite.lacks(record) or None,
     }  # fmt: skip
     if not args.json:
         whose = facts["device"] or record.machine
         sys.stdout.write(f"{facts['file']}: {facts['bytes'] / 1e6:.1f} MB\n"
-                         f"{facts['questions']} questions, {facts['answers']} answers of {whose}\n")  # fmt: skip
+                         f"{_counts(facts)} of {whose}\n")  # fmt: skip
         sys.stdout.flush()
     return facts
 
@@ -214,7 +231,8 @@ def _compare(args: argparse.Namespace, record: Record, path: Path) -> dict[str, 
     else:
         files.write_atomic(page, check.page(one, "page"))
         _output.warn(f"wrote {files.show(page)}")
-    return {"page": files.show(page), "unexplained": one["verdict"]["unexplained"], "parts": one["parts"]}
+    return {"page": files.show(page), "status": one["status"], "unexplained": one["verdict"]["unexplained"],
+            "parts": one["parts"]}  # fmt: skip
 
 
 def _uncompared(record: Record, file: str, why: str) -> Iterator[str]:
@@ -222,7 +240,7 @@ def _uncompared(record: Record, file: str, why: str) -> Iterator[str]:
     for part, reason in record.skipped.items():
         reasons.setdefault(reason, []).append(part)
     for reason, parts in reasons.items():
-        yield f"skipped: {reason} ({len(parts)} part{'s' * (len(parts) != 1)})"
+        yield f"skipped: {reason} ({many(len(parts), 'part')})"
     for part, reason in record.failed.items():
         yield f"FAILED {part}: {reason}"
     yield f"not compared here: {why}"

@@ -18,6 +18,7 @@ from numsim.errors import InputError
 from numsim.experiments import get_experiment, list_experiments, results
 from numsim.experiments.experiment import Experiment, Result, Session
 from numsim.machines import find_machine, get_machine
+from numsim.machines.recorded import Recorded
 from numsim.machines.verdict import Verdict, compare_answers
 from numsim.random import check_seed
 from numsim.show import report, text
@@ -192,6 +193,8 @@ def run(args: argparse.Namespace) -> int:
         raise
     if len(experiments) > 1:
         _print(args, _verdicts(runs))
+    for name, other in zip(dict.fromkeys(args.against or ()), against or (), strict=True):
+        _check_suite(name, other, runs)
     _print(args, [*_skipped(runs), *_evidence(runs), *_where(runs, folder)])
     if args.json:
         _output.print_json({"numsim": __version__, "results": [r.data for r in runs]})
@@ -252,6 +255,15 @@ def _where(runs: Sequence[Run], folder: Path) -> list[Line]:
         look = f"look at {files.show(folder / first.pictures[0]['file'])}.png; " if first.pictures else ""
         lines += report.wrapped(f"{look}numsim run {first.experiment.name} tells why", "next", indent=6)
     return lines
+
+
+def _check_suite(name: str, machine: Any, runs: Sequence[Run]) -> None:
+    """A suite's record that holds none of the questions is compared by another command."""
+    suite = machine.record.suite if isinstance(machine, Recorded) and machine.record else ""
+    if suite and not any(machine.can(question) for r in runs for question, _ in r.session.answers):
+        file = name.removeprefix("recorded:")
+        raise InputError(f"--against {file}: a record of the suite {suite}, which holds none of these questions. "
+                         f"Example: numsim check {file}")  # fmt: skip
 
 
 class Run:

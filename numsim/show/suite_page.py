@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from numsim import files
 from numsim._version import __version__
-from numsim.errors import RecordError, UnavailableError
+from numsim.errors import UnavailableError
+from numsim.machines import list_machines
 from numsim.machines.recorded import Record
 from numsim.show import suite_text
 from numsim.show.suite_text import table_lines
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["page", "table_lines", "write"]
 
-MARKS = {"same": "✓", "documented": "≈", "differs": "✗", "told": "·", "failed": "!", "skipped": "–"}
+MARKS = {"same": "✓", "documented": "≈", "bounded": "∼", "differs": "✗", "told": "·", "failed": "!", "skipped": "–"}
 
 _STYLE = """
 :root{color-scheme:light dark;--ink:#1b1b1b;--soft:#555;--paper:#fff;--card:#f5f5f3;--line:#cfcfca;--good:#0072b2;
@@ -69,9 +70,11 @@ def page(suite: Suite, record: Record, rows: Sequence[Row], style: str = "page")
     title = f"{suite.title}: {record.provenance.get('device') or record.machine}"
     held, notes = suite_text.evidence(record), suite.notes(record, rows)
     parts = [
-        f"<h1>{escape(title)}</h1>", f"<p>{escape(suite.question)}</p>", _banner(record, rows),
+        f"<h1>{escape(title)}</h1>", f"<p>{escape(suite.question)}</p>", _banner(suite, record, rows),
         f"<p>{escape(held)}</p>" * bool(held), "<h2>Verdicts</h2>",
-        _table(rows), _items(map(escape, notes)) if notes else "", _differences(rows), _missing(record, rows),
+        _table(rows), _items(map(escape, notes)) if notes else "",
+        "".join(f'<p class="soft">{escape(words)}.</p>' for words in suite.words),
+        _differences(rows), _missing(record, rows),
         *_pictures(suite, record, style),
         "<h2>The machine</h2>", _terms(_facts(record)), _again(suite, record),
     ]  # fmt: skip
@@ -94,10 +97,12 @@ def write(path: Path | str, suite: Suite, record: Record, rows: Sequence[Row], s
     return files.write_atomic(path, page(suite, record, rows, style))
 
 
-def _banner(record: Record, rows: Sequence[Row]) -> str:
+def _banner(suite: Suite, record: Record, rows: Sequence[Row]) -> str:
     kinds = {suite_text.outcome(row) for row in rows}
-    worst = next((k for k in ("differs", "failed", "documented", "same", "told") if k in kinds), "skipped")
-    return f'<p class="verdict {worst}">{_mark(worst)}{escape(suite_text.summary(record, rows))}</p>'
+    worst = next((k for k in ("differs", "failed", "documented", "bounded", "same", "told") if k in kinds), "skipped")
+    if suite.lacks(record) and worst == "same":
+        worst = "skipped"
+    return f'<p class="verdict {worst}">{_mark(worst)}{escape(suite_text.headline(suite, record, rows))}</p>'
 
 
 def _mark(kind: str) -> str:
@@ -140,7 +145,9 @@ def _differences(rows: Sequence[Row]) -> str:
             open_ = " open" * bool(row.verdict.unexplained)
             listed = "".join(
                 f"<p>{_code(asked)}</p>{_items(f'<code>{escape(text)}</code>' for text in texts)}"
-                for asked, texts in suite_text.by_question(row.verdict.shown).items()
+                for asked, texts in suite_text.by_question(
+                    row.verdict.shown, row.verdict.machine, row.verdict.against
+                ).items()
             )
             found.append(
                 f'<details class="{suite_text.outcome(row)}"{open_}><summary>{head}</summary>{listed}</details>'
@@ -164,16 +171,21 @@ def _missing(record: Record, rows: Sequence[Row]) -> str:
 
 def _facts(record: Record) -> list[tuple[str, str]]:
     """Everything that the record says of where it comes from."""
-    facts = [(name.replace("_", " "), str(value)) for name, value in record.provenance.items()]
+    switches = {True: "yes", False: "no"}
+    facts = [
+        (name.replace("_", " "), switches[value] if isinstance(value, bool) else str(value))
+        for name, value in record.provenance.items()
+    ]
     return [*facts, ("recorded with", f"numsim {record.numsim}"), ("questions", f"{len(record.answers):,}"),
             ("digest of inputs", record.inputs)]  # fmt: skip
 
 
 def _again(suite: Suite, record: Record) -> str:
+    machine = record.machine if record.machine in [m.name for m in list_machines()] else "cuda"
     return (
         "<h2>Check it yourself</h2>\n<p>Anywhere, without a GPU, from the record:</p>\n"
         "<pre>numsim check FILE.npz</pre>\n<p>On a machine of your own:</p>\n"
-        f"<pre>numsim record --suite {escape(suite.name)} --machine {escape(record.machine)}</pre>\n"
+        f"<pre>numsim record --suite {escape(suite.name)} --machine {machine}</pre>\n"
         "<h2>Send it</h2>\n<p>A record of a chip that numsim has none of is evidence, and one that differs is news: "
         "open an issue on numsim's repository, attach the .npz file, and paste what <code>numsim doctor</code> prints. "
         "The record holds what stands under “The machine”, the questions and the answers; no user name, no path.</p>"
@@ -206,9 +218,10 @@ def _pictures(suite: Suite, record: Record, style: str) -> list[str]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # a sign that the font lacks
             drawn = [(_svg(figure, n, alt), alt) for n, (_, figure, alt) in enumerate(suite.draw(record, style))]
-    except (ImportError, UnavailableError, RecordError) as error:
+    except (ImportError, UnavailableError, ValueError, LookupError, TypeError, AttributeError) as error:
+        # a record may be well formed and say nonsense
         what = "matplotlib does not load here" if isinstance(error, ImportError) else "they cannot be drawn"
-        return ["<h2>Pictures</h2>", f"<p>None: {what} ({escape(str(error)[:200])}).</p>"]
+        return ["<h2>Pictures</h2>", f"<p>No picture: {what} ({escape(str(error)[:200])}).</p>"]
     shown = [f"<figure>{svg}<figcaption>{escape(alt)}</figcaption></figure>" for svg, alt in drawn]
     return ["<h2>Pictures</h2>", *shown] if shown else []
 

@@ -23,12 +23,15 @@ if TYPE_CHECKING:
 WORDS = {  # what can become of a part
     "same": "numsim computes the same",
     "documented": "it differs, and a known cause explains it",
+    "bounded": "it differs by no more than the order of additions can: no probe has shown which it is",
     "differs": "it differs, and nothing explains it",
     "told": "told, not compared bit by bit",
     "failed": "the answers cannot be trusted, and are not kept",
-    "skipped": "not asked: this machine cannot answer it",
+    "skipped": "not compared, for a reason that is told",
 }
+_ANY_ORDER = "within the bound of any order"  # of numsim.suites.statistics, a floor above
 UNASKED = ("failed", "skipped")  # told below the table
+_SHOWN_OF_A_PART, _SHOWN = 3, 20  # unexplained differences in text
 
 
 # --- what a record comes to -------------------------------------------------------------------------------------------
@@ -55,8 +58,17 @@ class Group:
         return total
 
 
+def called(machine: str) -> str:
+    """A machine, in the words of a reader of differences.
+
+    >>> called("cuda"), called("emulated"), called("torch-cpu")
+    ('GPU', 'numsim', 'torch-cpu')
+    """
+    return {"cuda": "GPU", "emulated": "numsim"}.get(machine, machine)
+
+
 def outcome(row: Row) -> str:
-    """What became of a part: "same", "documented", "differs", "told", "failed" or "skipped".
+    """What became of a part: "same", "documented", "bounded", "differs", "told", "failed" or "skipped".
 
     >>> from numsim.suites import Row
     >>> outcome(Row("wgmma", Verdict("cuda", "emulated", compared=8, equal=8)))
@@ -67,19 +79,20 @@ def outcome(row: Row) -> str:
     if row.verdict.unexplained:
         return "differs"
     if row.verdict.documented:
-        return "documented"
+        return "bounded" if set(row.verdict.documented) == {_ANY_ORDER} else "documented"
     if row.verdict.compared:
         return "same"
     return "skipped" if row.verdict.skipped else "told"
 
 
 def groups(rows: Iterable[Row]) -> list[Group]:
-    """Rows of one family with the same words, together; a part with unexplained differences stands alone."""
+    """Rows of one family with the same words, together; a part that differs but for known causes stands alone."""
     found: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
-        family, kind, says = _family(row.part), outcome(row), row.note or row.verdict.text
-        found.setdefault((family, kind, says, row.part if kind == "differs" else ""), []).append(row)
-    return [Group(family, kind, says, tuple(some)) for (family, kind, says, _), some in found.items()]
+        family, kind = _family(row.part), outcome(row)
+        own = row.part if kind in ("differs", "bounded") else ""  # their words count
+        found.setdefault((family, kind, says(row), own), []).append(row)
+    return [Group(family, kind, said, tuple(some)) for (family, kind, said, _), some in found.items()]
 
 
 def summary(record: Record, rows: Sequence[Row]) -> str:
@@ -88,20 +101,29 @@ def summary(record: Record, rows: Sequence[Row]) -> str:
     >>> from numsim.suites import Row
     >>> row = Row("fp32 to bf16", Verdict("cuda", "emulated", compared=8, equal=8))
     >>> summary(Record("0.1.0", {"machine": "cuda"}, (), parts=("fp32 to bf16",) * 2), [row])
-    'Same bits in 1 of 1 part: 2 sets, 8 results.'
+    'Same bits in 1 of 1 part: 2 questions, 8 results.'
     """
     kinds = [outcome(row) for row in rows]
     asked = [row for row in rows if row.verdict.compared]
-    parts = {row.part for row in asked}
     count = {kind: kinds.count(kind) for kind in WORDS}
-    sets = sum(part in parts for part in record.parts)
+    compared, recorded = sum(row.verdict.compared for row in asked), sum(a.codes.size for _, a in record.answers)
     of = many(len(asked), noun(row.part for row in asked))
     said = [f"Same bits in {count['same']} of {of}"]
     said += [f"{count['documented']} as documented"] * bool(count["documented"])
+    said += [f"{count['bounded']} {_ANY_ORDER}"] * bool(count["bounded"])
     said += [f"{count['differs']} WITH UNEXPLAINED DIFFERENCES"] * bool(count["differs"])
-    text = f"{', '.join(said)}: {many(sets, 'set')}, {many(sum(r.verdict.compared for r in asked), 'result')}."
+    text = f"{', '.join(said)}: {many(len(record.parts), 'question')}, {many(compared, 'result')}"
+    if compared < recorded:
+        text += f" of {recorded:,}; the others are told, not compared bit by bit"
+    text += "."
     rest = [f"{count[kind]} {word}" for kind, word in (("failed", "FAILED"), ("skipped", "skipped")) if count[kind]]
     return f"{text} {', '.join(rest)}." if rest else text
+
+
+def headline(suite: Suite, record: Record, rows: Sequence[Row]) -> str:
+    """The verdict, and before it what is missing of what the suite is for."""
+    lacks = suite.lacks(record)
+    return f"{lacks[0].upper()}{lacks[1:]}. {summary(record, rows)}" if lacks else summary(record, rows)
 
 
 def evidence(record: Record) -> str:
@@ -123,7 +145,8 @@ def evidence(record: Record) -> str:
 
 
 def noun(parts: Iterable[str]) -> str:
-    return "instruction" if all(re.match(r"(wg|w)?mma\.|tcgen05\.", part) for part in parts) else "part"
+    of_chip = [re.match(r"(wg|w)?mma\.|tcgen05\.", part) is not None for part in parts]
+    return "instruction" if of_chip and all(of_chip) else "part"
 
 
 def many(n: int, noun: str) -> str:
@@ -156,12 +179,19 @@ def meanings(rows: Sequence[Row]) -> dict[str, tuple[str, str]]:
     return {name: meaning for row in rows for name, meaning in row.verdict.reasons.items()}
 
 
-def by_question(differences: Iterable[Difference]) -> dict[str, list[str]]:
+def by_question(differences: Iterable[Difference], machine: str, against: str) -> dict[str, list[str]]:
     """Differences in words, below the question that they answer."""
     found: dict[str, list[str]] = {}
     for d in differences:
-        found.setdefault(d.question, []).append(str(d).removeprefix(d.question).strip())
+        of = f"of {', '.join(d.operands)}" if d.operands else f"at {list(d.index)}"
+        why = f" ({d.reason})" if d.reason else ""
+        found.setdefault(d.question, []).append(f"{of}: {called(machine)} {d.ours}, {called(against)} {d.theirs}{why}")
     return found
+
+
+def says(row: Row) -> str:
+    """The verdict in a few words."""
+    return row.note or re.sub(r"^\d+", lambda n: f"{int(n[0]):,}", row.verdict.text)
 
 
 # --- the table --------------------------------------------------------------------------------------------------------
@@ -181,9 +211,12 @@ def table_lines(suite: Suite, record: Record, rows: Sequence[Row], *, full: bool
         cells.append((group.name, *counts, group.says))
     if cells:
         lines += _aligned(cells)
-    lines += [[], *report.wrapped(f"{summary(record, rows)} {evidence(record)}".strip(), indent=2)]
-    for i, note in enumerate(suite.notes(record, rows)):
+    lines += [[], *report.wrapped(f"{headline(suite, record, rows)} {evidence(record)}".strip(), indent=2)]
+    notes = suite.notes(record, rows)
+    for i, note in enumerate(notes):
         lines += report.wrapped(note, "" if i else "found")
+    for i, words in enumerate(suite.words if notes or not suite.lacks(record) else ()):
+        lines += report.wrapped(words, "" if i else "words", "faint")
     for kind, label in (("failed", "FAILED"), ("skipped", "skipped")):
         for why, parts in reasons(rows, kind).items() if not full else ():
             lines += report.wrapped(f"{why}: {told_parts(parts)}", label)
@@ -191,13 +224,26 @@ def table_lines(suite: Suite, record: Record, rows: Sequence[Row], *, full: bool
         lines += report.wrapped(f"{why}: of {told_parts(parts)} in part", "skipped")
     for name, (what, right) in meanings(rows).items():
         lines += report.wrapped(f"{name}: {what}. {right}." if full else f"{name}: {what}.", "note")
+    return lines + _unexplained(rows)
+
+
+def _unexplained(rows: Sequence[Row]) -> list[Line]:
+    """The first differences that nothing explains: a few of each part, and not too many in all."""
+    lines: list[Line] = []
+    room = _SHOWN
     for row in rows:
-        if row.verdict.unexplained:
-            lines += [[], [Span(f"UNEXPLAINED in {row.part}, {row.verdict.machine} against {row.verdict.against}:",
-                                "strong")]]  # fmt: skip
-            for asked, found in by_question(d for d in row.verdict.shown if not d.reason).items():
+        v = row.verdict
+        if v.unexplained:
+            shown = [d for d in v.shown if not d.reason][: min(_SHOWN_OF_A_PART, room)]
+            room -= len(shown)
+            lines += [[], *report.wrapped(f"UNEXPLAINED in {row.part}:", "", "strong", indent=0)] if shown else []
+            for asked, found in by_question(shown, v.machine, v.against).items():
                 lines += report.wrapped(asked, indent=2)
                 lines += [line for text in found for line in report.wrapped(text, indent=4)]
+            if shown and v.unexplained > len(shown):
+                lines += report.wrapped(f"{v.unexplained - len(shown):,} more: --json", indent=4)
+    if room == 0:
+        lines += [[], *report.wrapped("No more are shown here: --json has the first of every part.", indent=0)]
     return lines
 
 
@@ -220,7 +266,14 @@ def told_parts(parts: Sequence[str]) -> str:
 
 
 def _family(part: str) -> str:
-    return re.split(r"[.:, ]", part)[0]
+    """Of experiments each is one of its own; of a library's functions, the function.
+
+    >>> _family("torch.matmul of fp32"), _family("mma.m16n8k16.f32.f16.f16.f32")
+    ('torch.matmul', 'mma')
+    """
+    if part.startswith("torch."):
+        return part.split(" ")[0]
+    return part if part.startswith("experiment ") else re.split(r"[.:, ]", part)[0]
 
 
 def _machine(record: Record) -> str:

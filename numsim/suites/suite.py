@@ -84,7 +84,8 @@ class Suite:
 
     ask(collector) : asks; needs numpy, and torch where it says so; nothing else. compare(record) : a row for each part,
     anywhere. draw(record, style) : pictures as (file stem, matplotlib figure, alt text). notes(record, rows) :
-    sentences on what the verdicts mean, to stand below them.
+    sentences on what the verdicts mean, to stand below them. words : what the words in parts and notes mean.
+    lacks(record) : why a record has nothing of what the suite is for, or "".
     """
 
     name: str
@@ -95,6 +96,8 @@ class Suite:
     draw: Callable[[Record, str], Sequence[tuple[str, Any, str]]]
     sources: tuple[str, ...] = ()
     notes: Callable[[Record, Sequence[Row]], Sequence[str]] = lambda record, rows: ()
+    words: tuple[str, ...] = ()
+    lacks: Callable[[Record], str] = lambda record: ""
 
 
 def collect(suite: Suite, machine: Any, seed: int = 1, say: Callable[[str], None] = lambda line: None) -> bytes:

@@ -6,7 +6,7 @@ they are; then whole products, the experiments on tensor cores, and the library'
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -19,14 +19,15 @@ from numsim.errors import InputError, UnavailableError
 from numsim.experiments import get_experiment
 from numsim.experiments.experiment import Session
 from numsim.formats import FP32, get_format
-from numsim.gpu.instructions import Instruction, chip_of
+from numsim.gpu.instructions import FP8, Instruction, chip_of
 from numsim.machines import find_machine
 from numsim.machines.question import LIBRARY, MMA, Answer, Question, ask
 from numsim.machines.recorded import Record, Recorded
 from numsim.machines.verdict import Verdict, compare_answers
 from numsim.reveal.operands import Interface
 from numsim.reveal.probes import sums_for
-from numsim.suites.differences import PROBES, what_differs
+from numsim.show.suite_text import many
+from numsim.suites.differences import PROBES, Cause, nearest, what_differs
 from numsim.suites.operands import Codes, Sets, matrices
 from numsim.suites.suite import Collector, Row, Suite, left_out
 from numsim.tensorcore.models import TYPES, Model, word_format
@@ -44,6 +45,7 @@ EXPERIMENTS: Mapping[str, Mapping[str, Any]] = {
 OUTPUTS = 512  # of a set; half of them where a chip has so many instructions that the record would grow too large
 _MANY = 60
 _APART = ("wgmma", "tcgen05")  # asked late: if their kernels crash, the GPU takes no more work from this process
+_NONE = "instructions"  # the part that says why there is none
 _RARE = ("near", "special", "scales", "scale special", "K x 2")  # sets for two types, and for those below 8 bits
 _LARGE = ("f16", "bf16", "tf32", "e4m3")  # whole products: of these types
 _SIZE = (128, 128, 1024)  # M, N, K of the library's products
@@ -60,9 +62,11 @@ _PRODUCTS: Sequence[tuple[str, str, str, Mapping[str, Any]]] = (  # function, op
 
 # --- asking -----------------------------------------------------------------------------------------------------------
 def _ask(collector: Collector) -> None:
-    chip = chip_of_machine(collector.machine)
-    if not chip:
-        collector.missing["instructions"] = f"{collector.machine.name} has no tensor cores that numsim knows"
+    chip = ""
+    with collector.part(_NONE):  # a GPU that only torch can use says what its other half lacks
+        chip = str(getattr(collector.machine, "chip", ""))
+        if not chip:
+            raise UnavailableError(f"{collector.machine.name} has no tensor cores that numsim knows")
     models = list_models(chip) if chip else ()
     apart = [m for m in models if m.instruction.startswith(_APART)]
     for model in (m for m in models if m not in apart):
@@ -77,7 +81,9 @@ def _ask(collector: Collector) -> None:
             a, b, c = matrices(Instruction.of(model), collector.seed)
             collector.ask(_question(model, (a, b, c)))
     for name, parameters in EXPERIMENTS.items() if chip else ():
-        with collector.part(name):
+        with collector.part(_experiment_part(name)):
+            if name == "tf32" and not any(model.a == "tf32" for model in models):
+                raise UnavailableError(f"{chip} has no tensor cores for TF32")
             get_experiment(name).run(collector, chips=[chip], **parameters)
 
 
@@ -86,14 +92,6 @@ def _ask_instruction(collector: Collector, model: Model) -> None:
         for _, question in questions(model, collector.seed):
             if collector.ask(question) is None:
                 break
-
-
-def chip_of_machine(machine: Any) -> str:
-    """The chip whose records a machine is held against, or ""."""
-    try:
-        return str(getattr(machine, "chip", ""))
-    except UnavailableError:  # of a GPU that only torch can use
-        return ""
 
 
 def questions(model: Model, seed: int) -> Iterator[tuple[str, Question]]:
@@ -123,6 +121,10 @@ def _for_products(models: Sequence[Model]) -> list[Model]:
     return [m for m in found if m is not None]
 
 
+def _experiment_part(name: str) -> str:
+    return f"experiment {name}"
+
+
 def _product_part(model: Model) -> str:
     return f"product of matrices, {model.instruction}"
 
@@ -146,25 +148,38 @@ def _library(system: str, given: str, made: str, settings: Mapping[str, Any], se
 # --- comparing --------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class InstructionRow(Row):
-    """What an instruction comes to; ``sets`` are the verdicts on each set of operands, ``answers`` its answers."""
+    """What an instruction comes to; by set the verdicts, the answers, and which question of the record it is."""
 
     model: Model | None = None
     sets: Mapping[str, Verdict] = field(default_factory=dict)
     answers: Mapping[str, tuple[Question, Answer]] = field(default_factory=dict)
+    numbers: Mapping[str, int] = field(default_factory=dict)
+
+    @cached_property
+    def cause(self) -> Cause | None:
+        """The change of one thing that explains the most, where something differs."""
+        return nearest(self.model, self.answers) if self.model is not None and self.verdict.differ else None
+
+    @property
+    def explained(self) -> str:
+        """The change of one thing that explains all results, or ""."""
+        return self.cause.change if self.cause and not self.cause.misses else ""
 
     @cached_property
     def differences(self) -> list[str]:
-        """What differs and which unit would fit, in sentences."""
-        if self.model is None or not self.verdict.differ:
+        """What differs, in sentences."""
+        if self.model is None or self.cause is None:
             return []
-        return list(what_differs(self.model, self.answers, {name: v.differ for name, v in self.sets.items()}))
+        return list(what_differs(self.model, self.answers, self.numbers, self.cause))
 
 
 def _compare(record: Record) -> list[Row]:
     emulated, chip = find_machine("emulated"), _chip(record)
     by_part: dict[str, list[tuple[Question, Answer]]] = {}
-    for part, answer in zip(record.parts, record.answers, strict=True):
+    numbers: dict[str, list[int]] = {}
+    for number, (part, answer) in enumerate(zip(record.parts, record.answers, strict=True)):
         by_part.setdefault(part, []).append(answer)
+        numbers.setdefault(part, []).append(number)
     rows: list[Row] = []
     for part, answers in by_part.items():
         question = answers[0][0]
@@ -173,14 +188,14 @@ def _compare(record: Record) -> list[Row]:
 
             rows.append(compare_product(part, *answers[0], chip=chip or None))
         elif question.model is not None and part == question.instruction:
-            rows.append(_instruction_row(part, record, question.model, answers))
+            rows.append(_instruction_row(part, record, question.model, answers, numbers[part]))
         else:
             rows.append(Row(part, compare_answers(answers, emulated, name=record.machine)))
     return [*rows, *left_out(record)]
 
 
 def _instruction_row(
-    part: str, record: Record, model: Model, answers: Sequence[tuple[Question, Answer]]
+    part: str, record: Record, model: Model, answers: Sequence[tuple[Question, Answer]], numbers: Sequence[int]
 ) -> InstructionRow:
     emulated, total = find_machine("emulated"), Verdict(record.machine, "emulated")
     names = {q.digest: name for name, q in questions(model, int(record.provenance.get("seed", 1)))}
@@ -188,7 +203,7 @@ def _instruction_row(
     sets = {name: compare_answers([answer], emulated, name=record.machine) for name, answer in named.items()}
     for verdict in sets.values():
         total += verdict
-    return InstructionRow(part, total, "", model, sets, named)
+    return InstructionRow(part, total, "", model, sets, named, dict(zip(named, numbers, strict=True)))
 
 
 def _chip(record: Record) -> str:
@@ -206,55 +221,103 @@ class Open:
     """A question that public results leave open: which instructions and sets decide it."""
 
     what: str
-    instructions: str
+    of: Callable[[Model], bool]
     sets: Sequence[str] = ("*",)
 
-    def verdict(self, rows: Sequence[InstructionRow]) -> tuple[int, Verdict]:
-        """Of how many instructions, and what their sets come to."""
-        own = [row for row in rows if any(fnmatchcase(row.part, p) for p in self.instructions.split())]
-        total = Verdict("", "emulated")
-        for row in own:
+    def verdicts(self, rows: Sequence[InstructionRow]) -> list[tuple[InstructionRow, Verdict]]:
+        """The instructions that decide it, each with what its sets come to."""
+        found = []
+        for row in rows:
+            total = Verdict("", "emulated")
             for name, verdict in row.sets.items():
                 if any(fnmatchcase(name, p) for p in self.sets):
                     total += verdict
-        return len(own), total
+            if total.compared and row.model is not None and self.of(row.model):
+                found.append((row, total))
+        return found
+
+
+def _family(model: Model) -> str:
+    return model.instruction.split(".")[0]
 
 
 OPEN = (
-    Open("FP8 on Hopper's own unit, with c: 13 bits, blocks of 32, c early", "wgmma.*.e?m?.e?m?"),
+    Open("FP8 on Hopper's own unit, with c: F = 13, blocks of 32, c early",
+         lambda m: _family(m) == "wgmma" and m.a in FP8),
     Open("TF32 with every k: blocks of 8 from Hopper on, of 4 before",
-         "mma.m16n8k8.*.tf32.* wgmma.*.tf32.* tcgen05.*.tf32.*"),
-    Open("TF32 through wmma: blocks of 4", "wmma.*"),
-    Open("FP8 mma.sync: which k go together, and in which order", "mma.*.e4m3.* mma.*.e5m2.*"),
-    Open("the lowest exponent E0 of BF16 and TF32 to FP32, and of FP16 to FP16", "*.bf16.* *.tf32.* *.f16.f16.f16*",
-         ("floor", "tiny")),
-    Open("subnormal operands that hold the largest exponent, subnormal c", "*", ("subnormal",)),
-    Open("zeros of both signs", "*", ("zeros",)),
-    Open("NaNs and infinities", "*", ("special", "bits")),
-    Open("overflow of truncated sums", "*", ("overflow",)),
-    Open("FP16 results: rounded once, and F", "*.f16.*.*", ("ladder", "near", PROBES)),
-    Open("FP64: one fused multiply-add after another", "*.f64.*"),
-    Open("FP16 c with FP32 sums", "*.f32.f16.f16.f16"),
-    Open("block scales, and scales that are NaN, least and largest", "*.ue8m0 *.ue4m3"),
-    Open("several instructions in a row", "*", ("K x *",)),
+         lambda m: _family(m) != "wmma" and m.a == "tf32" and m.k == 8),
+    Open("TF32 through wmma: blocks of 4", lambda m: _family(m) == "wmma" and m.a == "tf32"),
+    Open("FP8 mma.sync: which k go together, and in which order",
+         lambda m: _family(m) == "mma" and not {m.a, m.b}.isdisjoint(FP8)),
+    Open("E0 of BF16 to FP32", lambda m: m.a == "bf16", ("floor", "tiny")),
+    Open("E0 of TF32 to FP32", lambda m: m.a == "tf32", ("floor", "tiny")),
+    Open("E0 of FP16 to FP16", lambda m: m.a == m.d == "f16", ("floor", "tiny")),
+    Open("subnormal operands that hold the largest exponent, subnormal c", lambda m: True, ("subnormal",)),
+    Open("zeros of both signs", lambda m: True, ("zeros",)),
+    Open("NaNs and infinities", lambda m: True, ("special", "bits")),
+    Open("overflow of truncated sums", lambda m: True, ("overflow",)),
+    Open("FP16 results: rounded once, and F", lambda m: m.d == "f16", ("ladder", "near", PROBES)),
+    Open("FP64: one fused multiply-add after another", lambda m: m.a == "f64"),
+    Open("FP16 c with FP32 sums", lambda m: (m.c, m.d) == ("f16", "f32")),
+    Open("block scales, and scales that are NaN, least and largest", lambda m: bool(m.scale)),
+    Open("several instructions in a row", lambda m: True, ("K x *",)),
 )  # fmt: skip
+
+WORDS = (
+    "c: what the products are added to; F: how many bits below its largest term a block keeps; E0: the lowest "
+    "exponent that a block is aligned to",
+    "probe: a crafted sum that tells one of these (numsim reveal); ladder: three terms, each some powers of two below "
+    "the one before; near: terms of nearly the same size",
+    "floor, tiny: results near the least number; K x 2: two instructions in a row",
+)
 
 
 def _notes(record: Record, rows: Sequence[Row]) -> list[str]:
-    """What the record decides of what is open, whose evidence it would raise, and what differs in which way."""
+    """What explains the differences, what the record decides of what is open, whose evidence it would raise, and what
+    differs in which way."""
     own = [row for row in rows if isinstance(row, InstructionRow)]
-    told = []
+    causes: dict[str, list[InstructionRow]] = {}
+    for row in own:
+        if row.explained:
+            causes.setdefault(row.explained, []).append(row)
+    told = [
+        f"explained if {change} (all {sum(row.verdict.compared for row in some):,} results of {_named(some)})"
+        for change, some in causes.items()
+    ]
+    consequences = []
     for question in OPEN:
-        count, verdict = question.verdict(own)
-        if verdict.compared:
-            says = f"NOT as modelled: {verdict.differ} differ" if verdict.differ else "as modelled"
-            says += f", {verdict.nan} NaNs of another code" if verdict.nan else ""
-            told.append(f"{question.what}: {says}, of {verdict.compared:,} results of {count} "
-                        f"instruction{'s' * (count != 1)}")  # fmt: skip
+        found = question.verdicts(own)
+        if wrong := [(row, verdict) for row, verdict in found if verdict.differ]:
+            if all(row.explained for row, _ in wrong):
+                consequences.append(question.what)
+                continue
+            differ = sum(verdict.differ for _, verdict in wrong)
+            says = f"NOT as modelled: {many(differ, 'result')} of {_named([row for row, _ in wrong])} differ"
+        else:
+            says = "as modelled"
+        if nan := sum(verdict.nan for _, verdict in found):
+            says += f", {many(nan, 'NaN')} of another code"
+        if found:
+            compared = sum(verdict.compared for _, verdict in found)
+            told.append(f"{question.what}: {says}, of {compared:,} results of {many(len(found), 'instruction')}")
+    if consequences:
+        told.insert(len(causes), f"the same explains what differs in: {'; '.join(consequences)}")
     told += _evidence(record, own)
     for row in own:
         told += row.differences
     return told
+
+
+def _named(rows: Sequence[Row]) -> str:
+    parts = [row.part for row in rows]
+    return ", ".join(parts) if len(parts) < 3 else f"{many(len(parts), 'instruction')}, {parts[0]} first"
+
+
+def _lacks(record: Record) -> str:
+    if any(part == q.instruction for part, (q, _) in zip(record.parts, record.answers, strict=True)):
+        return ""
+    why = record.skipped.get(_NONE) or next(iter(record.skipped.values()), "")
+    return "no instruction was asked" + f": {why}" * bool(why)
 
 
 def _evidence(record: Record, rows: Sequence[InstructionRow]) -> Iterator[str]:
@@ -292,7 +355,7 @@ def _draw(record: Record, style: str) -> list[tuple[str, Any, str]]:
     machine.record, machine.answers = record, {q.digest: a for q, a in record.answers}
     pictures: list[tuple[str, Any, str]] = []
     for name, parameters in EXPERIMENTS.items():
-        if name in record.parts:
+        if _experiment_part(name) in record.parts:
             experiment = get_experiment(name)
             pictures += experiment.draw(experiment.run(Session(machine), chips=[chip], **parameters), style)
     return pictures
@@ -306,6 +369,8 @@ SUITE = Suite(
     compare=_compare,
     draw=_draw,
     notes=_notes,
+    words=WORDS,
+    lacks=_lacks,
     sources=(
         "P. Xie et al., arXiv:2511.10909v2 (2026); F. Khattak, M. Mikaitis, ACM TACO 23(3) (2026)",
         "NVIDIA, Parallel Thread Execution ISA 9.0, sections 9.7.14 to 9.7.16",

@@ -217,7 +217,7 @@ def cast(machine="numpy"):
 def test_a_record_that_is_right(capsys):
     Path("r.npz").write_bytes(record_bytes([cast()]))
     code, out, _ = call(capsys, "check", "r.npz")
-    assert code == 0 and "r.npz: equal" in out and "1 questions, 3 answers of numpy" in out
+    assert code == 0 and "r.npz: equal" in out and "1 question, 3 results of numpy" in out
     Path("no suffix").write_bytes(record_bytes([cast()]))
     assert call(capsys, "check", "no suffix")[0] == 0  # known by its first bytes
 

@@ -26,7 +26,7 @@ def call(capsys, *args):
 
 def test_record_and_use(capsys):
     code, out, err = call(capsys, "record", "fast", "--machine", "ml_dtypes", "--out", "r.npz")
-    assert code == 0 and err == "" and "1 questions, 6 answers of ml_dtypes in r.npz" in out
+    assert code == 0 and err == "" and "1 question, 6 results of ml_dtypes in r.npz" in out
     record = read_record("r.npz")
     assert record.machine == "ml_dtypes" and record.experiments == ("fast",)
     machine = get_machine("ml_dtypes")

@@ -57,7 +57,8 @@ def test_record_and_check(capsys):
     assert f"out/{FILE}.npz: 0.1 MB" in out and "mma, 2 instructions" in out and "same bits" in out
     assert "torch is not installed" in out and max(map(len, out.splitlines())) <= 80 and out.isascii()
     kept = read_record(f"out/{FILE}.npz")
-    assert kept.suite == "tensorcore" and set(kept.parts) == {F16, FP8, "kept-bits"} and kept.provenance["seed"] == 1
+    assert kept.suite == "tensorcore" and set(kept.parts) == {F16, FP8, "experiment kept-bits"}
+    assert kept.provenance["seed"] == 1
     page = Path(f"out/{FILE}.html").read_text(encoding="utf-8")
     assert F16.replace(".", ".<wbr>") in page and "<svg" in page
     code, out, err = call(capsys, "check", f"out/{FILE}.npz")
@@ -214,7 +215,7 @@ def test_recording_takes_numpy_only(tmp_path, monkeypatch):
     lines = done.stdout.splitlines()
     assert lines[-1] == "0 []" and "compare it anywhere: numsim check" in done.stdout
     kept = read_record(tmp_path / "tensorcore-nvidia-t4.npz")
-    assert {"mma.m16n8k8.f32.f16.f16.f32", "kept-bits"} == set(kept.parts)
+    assert {"mma.m16n8k8.f32.f16.f16.f32", "experiment kept-bits"} == set(kept.parts)
     monkeypatch.undo()  # compared as any record is
     assert [row.verdict.text for row in tensorcore.SUITE.compare(kept)][:2] == ["same bits"] * 2
 

@@ -90,7 +90,7 @@ def test_parts_that_come_to_the_same_share_a_row():
     assert re.search(r"^mma, 14 instructions +3,584 +0  same bits$", shown, re.MULTILINE)
     assert re.search(r"^wgmma, 3 instructions +768 +0  same bits$", shown, re.MULTILINE)
     assert re.search(r"^wmma\.m16n16k8\.f32\.tf32\.tf32\.f32 +256 +0  same bits$", shown, re.MULTILINE)
-    assert "Same bits in 18 of 18 instructions: 36 sets, 4,608 results." in shown
+    assert "Same bits in 18 of 18 instructions: 36 questions, 4,608 results." in shown
     assert len(shown.splitlines()) == 10
 
 
@@ -98,9 +98,40 @@ def test_a_part_that_differs_stands_alone_and_shows_how():
     shown = lines([*GOOD, DIFFERS, replace(DIFFERS, part="mma.m16n8k32.f32.e5m2.e5m2.f32")])
     for part in (DIFFERS.part, "mma.m16n8k32.f32.e5m2.e5m2.f32"):
         assert re.search(rf"^{part} +100 +1  1 UNEXPLAINED$", shown, re.MULTILINE)
-        assert f"UNEXPLAINED in {part}, cuda against emulated:" in shown
-    assert shown.count("    at [3, 4]: 0x1 = 1e-45 against 0x2 = 3e-45") == 2
+        assert f"UNEXPLAINED in {part}:" in shown
+    assert shown.count("    at [3, 4]: GPU 0x1 = 1e-45, numsim 0x2 = 3e-45") == 2
     assert "2 WITH UNEXPLAINED DIFFERENCES" in shown
+
+
+def test_few_differences_are_shown():
+    many = replace(DIFFERS.verdict, unexplained=1234, shown=(DIFFERENCE,) * 10)
+    shown = lines([Row(f"part {n}", many) for n in range(9)])
+    assert shown.count("GPU 0x1") == 20 and shown.count("    1,231 more: --json") == 6 and "part 7:" not in shown
+    assert "No more are shown here: --json has" in shown and re.search(r"^part 8 .*  1,234 UNEXPLAINED$", shown, re.M)
+
+
+def test_what_is_not_compared_is_counted():
+    rec = record([TOLD, *GOOD])
+    q, answer = rec.answers[0]
+    rec = replace(rec, answers=((replace(q, arrays=q.arrays), replace(answer, codes=np.zeros(5000, np.uint32))),))
+    said = suite_text.summary(rec, [TOLD, *GOOD])
+    assert "4,608 results of 5,000; the others are told, not compared bit by bit." in said
+
+
+def test_a_record_without_what_the_suite_is_for_says_so_first():
+    suite = replace(SUITE, lacks=lambda record: "nothing was asked: no <driver>", words=("c: a number",))
+    shown = text.plain(suite_page.table_lines(suite, record(GOOD), GOOD))
+    assert "Nothing was asked: no <driver>. Same bits in 18" in " ".join(shown.split()) and "c: a number" not in shown
+    page = suite_page.page(suite, record(GOOD), GOOD)
+    assert '<p class="verdict skipped">' in page and "Nothing was asked: no &lt;driver&gt;. Same" in page
+
+
+def test_words_are_told_where_there_are_some():
+    suite = replace(SUITE, words=("c: a number", "d: another"))
+    assert "\nwords     c: a number\n          d: another\n" in text.plain(
+        suite_page.table_lines(suite, record(SKIPPED), SKIPPED)
+    )
+    assert "c: a number." in read(suite_page.page(suite, record(GOOD), GOOD)).words
 
 
 def test_what_is_missing_is_told_by_reason():
@@ -200,7 +231,8 @@ def test_the_page_tells_everything(page):
         assert row.part in words, row.part
     for said in (
         "Tensor cores: NVIDIA A100", "Is it so & why?", "compute capability8.0", "needs compute capability 9.0",
-        "out of memory", "at [3, 4]: 0x1 = 1e-45 against 0x2 = 3e-45", "It rounds ties away from zero. IEEE 754 is.",
+        "out of memory", "at [3, 4]: GPU 0x1 = 1e-45, numsim 0x2 = 3e-45",
+        "It rounds ties away from zero. IEEE 754 is.",
         "numsim check FILE.npz", "numsim record --suite tensorcore --machine cuda", "numsim doctor", "A source",
         suite_text.summary(record(ALL), ALL),
     ):  # fmt: skip

@@ -1,19 +1,24 @@
 """The suite tensorcore: units that are made wrong are found out and named, failures end one part, records are small."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from numsim.errors import UnavailableError
+from numsim.expression import parse_products
 from numsim.gpu import driver
 from numsim.gpu.instructions import chip_of
 from numsim.machines.cuda import Cuda
 from numsim.machines.recorded import Record, parse_record
 from numsim.machines.verdict import Verdict
 from numsim.suites import tensorcore
+from numsim.suites.differences import _written, others
 from numsim.suites.suite import Collector
-from numsim.tensorcore import get_model, list_models
+from numsim.tensorcore import explain_mma, get_model, list_models
 from numsim.tensorcore.products import chained
+from numsim.values import as_fraction
 from tests.gpu import cpu
 from tests.suites.fake import Gpu
 
@@ -41,6 +46,13 @@ def compared(machine, *instructions):
 def usual(model, arrays):
     a, b, c, *scales = arrays
     return chained(a, b, c, model, *(scales or (None, None)))
+
+
+def explained(text, chip, instruction):
+    """The code that ``numsim explain`` comes to."""
+    read = parse_products(text)
+    a, b = ([as_fraction(x) for x in side] for side in zip(*read.pairs, strict=True))
+    return explain_mma(a, b, as_fraction(read.c) if read.c else 0, chip=chip, instruction=instruction).code
 
 
 def changed(**unit):
@@ -101,8 +113,17 @@ def test_another_unit_is_found_out(chip, name, way, sets, fit, monkeypatch):
     monkeypatch.setattr(tensorcore, "OUTPUTS", 256)  # half of what a GPU is asked
     (row,), notes = compared(Gpu(chip, way), name)
     assert row.verdict.unexplained and sets <= {s for s, v in row.sets.items() if v.unexplained}
-    assert "what would fit all" in notes and fit in notes.partition("what would fit all")[2]
-    assert f"{row.part} differs in the sets" in notes and "NOT as modelled" in notes and "first in [" in notes
+    cause, told, _ = notes.partition(f" (all {row.verdict.compared:,} results of {row.part})")
+    causes = cause.removeprefix("explained if ").split(" or ")
+    assert told and any(c.startswith(fit) or fit in c for c in causes) and len(causes) == len(set(causes))
+    assert f"{row.part} differs in the sets" in notes and "NOT as modelled" not in notes
+    assert "the same explains what differs in: " in notes
+    example = re.search(r'GPU (0x\w+) = .*?, numsim (0x\w+) = .*?\. numsim explain "(.*?)" --chip', notes)
+    if example:  # the line to paste comes to what numsim is said to have
+        assert explained(example[3], chip, name) == int(example[2], 16) != int(example[1], 16)
+    else:
+        assert re.search(r"first in [\w ]+, question \d+ of the file, result \[[\d, ]+\]: GPU 0x", notes)
+        assert row.model.scale or sets == {"scales"}
     assert "would not raise the evidence" in notes and "would raise" not in notes
 
 
@@ -113,17 +134,45 @@ def test_the_probes_name_what_is_other():
 
 def test_no_single_change_fits():
     (row,), notes = compared(Gpu("h200", changed(fraction_bits=27, floor=-130, align="down")), F16)
-    assert row.verdict.unexplained and "no change of one thing fits; the nearest" in notes
+    assert row.verdict.unexplained and "no change of one thing explains it; the nearest" in notes
+    assert "NOT as modelled" in notes and "explained if" not in notes
 
 
 def test_what_agrees_decides():
     rows, notes = compared(Gpu("h200"), F16, WGMMA8, MIXED, FP8)
     assert [row.verdict.text for row in rows] == ["same bits"] * 4 and not any(row.differences for row in rows)
-    assert "FP8 on Hopper's own unit, with c: 13 bits, blocks of 32, c early: as modelled" in notes
+    assert "FP8 on Hopper's own unit, with c: F = 13, blocks of 32, c early: as modelled" in notes
     assert f"would raise h200 from single-source to validated: {FP8}" in notes
     assert f"would raise h200 from unverified to validated: {MIXED}" in notes
     assert f"leave open (only c = 0 is recorded): {WGMMA8}" in notes
     assert F16 not in notes  # validated already, nothing open
+
+
+def test_notes_name_what_the_chip_has():
+    rows, notes = compared(Gpu("t4"), *(model.instruction for model in list_models("t4")))
+    assert len(rows) == 5 and not any(name in notes for name in ("BF16", "TF32", "FP8", "FP64", "scales"))
+    assert re.search(r"FP16 results: rounded once, and F: as modelled, of [\d,]+ results of 2 instructions", notes)
+    assert re.search(r"FP16 c with FP32 sums: as modelled, of [\d,]+ results of 1 instruction", notes)
+
+
+def test_one_cause_of_several_instructions_is_told_once():
+    _, notes = compared(Gpu("h200", changed(fraction_bits=14)), WGMMA8, MIXED)
+    assert notes.count("explained if") == 1 and f"results of {WGMMA8}, {MIXED})" in notes
+
+
+def test_no_change_is_named_twice():
+    for chip, name in (("t4", "mma.m16n8k8.f32.f16.f16.f32"), ("h200", WGMMA8), ("h200", F16)):
+        names = [change for change, _ in others(get_model(chip, name))]
+        assert len(names) == len(set(names)) > 10
+
+
+def test_numbers_are_written_to_the_bit():
+    model = get_model("a100", "mma.m16n8k8.f32.tf32.tf32.f32")
+    words = np.array([0x3F801FFF, 0, 0xC0490FDB, 0, 0, 0, 0, 0], np.uint32)
+    question = tensorcore._question(model, (words, words, np.array(0x80000001, np.uint32)))
+    code = int(usual(model, question.arrays))
+    assert explained(_written(model, question, (), code), "a100", model.instruction) == code
+    assert _written(model, question, (), code ^ 1) == ""  # what explain would contradict is not written
 
 
 def test_another_gpu_raises_nothing():
@@ -162,7 +211,7 @@ def test_a_part_that_fails_ends_alone(monkeypatch):
     few(monkeypatch, F16, FP8)
     collector, record = asked(Gpu(broken=[FP8]))
     assert collector.failed == {FP8: "elements are misplaced", f"product of matrices, {FP8}": "elements are misplaced"}
-    assert {F16, "kept-bits", f"product of matrices, {F16}"} == set(record.parts)
+    assert {F16, "experiment kept-bits", f"product of matrices, {F16}"} == set(record.parts)
     rows = {row.part: row for row in tensorcore.SUITE.compare(record)}
     assert rows[FP8].note == "FAILED: elements are misplaced" and rows[F16].verdict.text == "same bits"
     assert "torch is not installed" in rows["torch.matmul of fp16"].verdict.text
@@ -194,6 +243,27 @@ def test_a_machine_without_tensor_cores(monkeypatch):
     assert collector.answers == [] and "no tensor cores" in collector.missing["instructions"]
 
 
+def test_a_missing_half_says_what_to_install():
+    class Half(Gpu):
+        @property
+        def chip(self):
+            raise UnavailableError("cuda-bindings does not load (why): pip install it")
+
+        @chip.setter
+        def chip(self, name):
+            pass
+
+    collector = Collector(Half())
+    tensorcore.SUITE.ask(collector)
+    assert collector.missing["instructions"] == "cuda-bindings does not load (why): pip install it"
+
+
+def test_a_chip_without_tf32_is_not_asked_the_experiment(monkeypatch):
+    few(monkeypatch, "mma.m16n8k8.f32.f16.f16.f32", experiments=("tf32",))
+    collector, _ = asked(Gpu("t4"))
+    assert collector.missing["experiment tf32"] == "t4 has no tensor cores for TF32"
+
+
 @pytest.mark.parametrize("chip", ["t4", "h200"])
 def test_every_instruction_has_a_place_in_a_few_questions(chip):
     """Of each instruction some sets and the probes; the part's name fits into a record."""
@@ -208,7 +278,7 @@ def test_a_record_of_an_h200_is_small():
     tensorcore.SUITE.ask(collector)
     assert len(collector.bytes("tensorcore")) < 6e6
     assert {m.instruction for m in list_models("h200")} < set(collector.parts) and not collector.failed
-    assert set(tensorcore.EXPERIMENTS) < set(collector.parts)
+    assert {f"experiment {name}" for name in tensorcore.EXPERIMENTS} < set(collector.parts)
 
 
 def test_pictures_are_those_of_the_experiments(monkeypatch):

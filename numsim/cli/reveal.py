@@ -40,7 +40,8 @@ def add(subparsers: Any) -> None:
     parser.add_argument("--instruction", metavar="NAME", help="which one: see numsim chips CHIP")
     parser.add_argument("--format", metavar="NAME", help="of the operands, in place of an instruction (default: fp16)")
     parser.add_argument("--output", metavar="NAME", help="format of the result (default: the widest there is)")
-    parser.add_argument("--seen", action="store_true", help="also tell how each finding was seen")
+    parser.add_argument("--seen", action="store_true",
+                        help="also tell how each finding was seen; of a suite: all that was compared")  # fmt: skip
     parser.add_argument("--force", action="store_true", help="replace a recording that exists")
     add_output(parser, "a folder, or a file: .json or .txt for the findings, .npz for a recording of the probes")
 
@@ -93,7 +94,8 @@ def _eliminate(machine: Recorded, args: argparse.Namespace) -> int:
         raise InputError(f"--out {args.out!r}: nothing is asked that could be recorded. Example: --out left.json")
     found = eliminate(machine.record)
     data = {"machine": machine.record.machine, "eliminated": [e.to_dict() for e in found]}
-    lines = show.elimination_lines(found)
+    brief = bool(machine.record.suite) and not args.seen
+    lines = show.summary_lines(found) if brief else show.elimination_lines(found)
     if args.out is not None:
         _output.write_out(args.out, "reveal", _contents(data, lines))
     if args.json:

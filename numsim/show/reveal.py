@@ -91,19 +91,49 @@ def _difference(fit: Fit) -> str:
     return f"{fit} differ{'s' * (len(fit.models) == 1)} in {fit.total} of {fit.asked} answers: {shown}"
 
 
-def elimination_lines(found: list[Elimination]) -> list[Line]:
+def summary_lines(found: Sequence[Elimination]) -> list[Line]:
+    """A row for each instruction that was recorded: whether all its answers are those of a record, and of which."""
+    together: dict[str, list[Elimination]] = {}
+    for e in found:
+        operands, _, instruction = e.operands.partition(", recorded as ")
+        together.setdefault(instruction or operands, []).append(e)
+    rows = []
+    for instruction, some in together.items():
+        misses: dict[str, list[int]] = {}  # by record: of each kind of operands that it takes
+        for e in some:
+            for fit in e.fits:
+                for m in fit.models:
+                    misses.setdefault(str(m), []).append(fit.total)
+        totals = {name: sum(n) for name, n in misses.items() if len(n) == len(some)}
+        least, asked = min(totals.values(), default=0), sum(e.answers for e in some)
+        near = [name for name, n in totals.items() if n == least]
+        told = _chips(near, instruction) if near else "no record takes such operands"
+        if least:
+            told = f"{least:,} differ on {told}, the nearest"
+        rows.append((instruction, f"{asked:,}".rjust(8), "no" if least or not near else "yes", told))
+    return [*table_lines(Table("", ("instruction", " results", "fits", "records"), tuple(rows))), [],
+            [Span("All records that were compared: --seen", "faint")]]  # fmt: skip
+
+
+def _chips(records: Sequence[str], instruction: str) -> str:
+    """Records in short: the chips of the same instruction; if there are none, the first record."""
+    chips = [name.rpartition(" on ")[2] for name in records if name.startswith(f"{instruction} on ")]
+    return _listed(chips) if chips else next(iter(records), "")
+
+
+def elimination_lines(found: Sequence[Elimination]) -> list[Line]:
     """Which records reproduce a recording."""
     text: list[Line] = []
     for e in found:
-        text += [*([[]] if text else []), *wrapped(f"{e.operands}; {e.answers} answers", "record")]
+        text += [*([[]] if text else []), *wrapped(f"{e.operands}; {e.answers:,} answers", "record")]
         good = [f for f in e.fits if not f.total]
         bad = [f for f in e.fits if f.total]
         if good:
-            text += wrapped(f"all {e.answers} answers are those of", "fits")
+            text += wrapped(f"all {e.answers:,} answers are those of", "fits")
             text += _fitting(good, "", "", "which these sums do not show")
         else:
             text += wrapped("no record of a chip gives all these answers", "fits", "strong")
         if bad:
-            rows = tuple((f"{f.total} of {f.asked}", str(f)) for f in bad)
+            rows = tuple((f"{f.total:,} of {f.asked:,}", str(f)) for f in bad)
             text += [[], *table_lines(Table("", ("differ", "records"), rows))]
     return text

@@ -1,6 +1,7 @@
 """numsim reveal: findings, fits, recordings, and what goes wrong."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,10 @@ import pytest
 from numsim.cli import main
 from numsim.gpu import driver
 from numsim.machines import ask, find_machine
+from numsim.machines.question import Answer
 from numsim.machines.recorded import write_record
+from numsim.suites.tensorcore import questions
+from numsim.tensorcore import get_model
 
 WGMMA = "wgmma.m64n256k32.f32.e4m3.e4m3"
 
@@ -94,6 +98,26 @@ def test_a_recording_of_other_sums(capsys):
     records = data["eliminated"][0]["records"]
     assert {m["chip"] for r in records if not r["differs"] for m in r["models"]} >= {"a100", "t4"}
     assert any(r["differs"] for r in records if r["models"][0]["chip"] == "h100")
+
+
+def test_a_suite_s_record_in_a_line_for_each_instruction(capsys):
+    names = ["mma.m8n8k4.f32.f16.f16.f32", "mma.m16n8k8.f32.f16.f16.f32"]
+    answers = []
+    for name in names:
+        model = get_model("t4", name)
+        for set_name, q in questions(model, 1):
+            if set_name in ("near", "K x 2"):
+                answers.append((q, find_machine("emulated").answer(q)))
+    wrong = [(q, Answer(a.codes ^ (q.instruction == names[1]), a.provenance)) for q, a in answers]
+    write_record("suite.npz", wrong, suite="tensorcore", parts=[q.instruction for q, _ in wrong])
+    code, out, _ = call(capsys, "--machine", "suite.npz")
+    lines = out.splitlines()
+    assert code == 0 and max(map(len, lines)) <= 80 and len(lines) < 20
+    assert re.search(rf"^{names[0]} +[\d,]+  yes   v100, t4$", out, re.M)
+    assert re.search(rf"^{names[1]} +1,\d+  no    ", out, re.M) and "the nearest" in out
+    assert "All records that were compared: --seen" in out
+    full = call(capsys, "--machine", "suite.npz", "--seen")[1]
+    assert len(full.splitlines()) > 2 * len(lines) and "answers are those of" in flat(full)
 
 
 def test_wrong_use(capsys, monkeypatch):

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from functools import partial, reduce
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +21,7 @@ from numsim.suites.statistics import Floats, Reach, exact_products, in_bits, in_
 from numsim.suites.suite import Row
 from numsim.tensorcore import matmul
 from numsim.tensorcore.models import IN_WORDS, TYPES, Model, word_format
-from numsim.tensorcore.names import get_model, list_models
+from numsim.tensorcore.names import get_model, list_chips, list_models
 
 Codes = npt.NDArray[Any]
 SPLITS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16)  # parts of K
@@ -65,48 +64,53 @@ def compare_product(
         raise InputError(f"{question} is no matrix product of a library. Example: system='torch.matmul'")
     if question.arrays[0].ndim != 2 or question.arrays[1].ndim != 2:
         raise InputError(f"{question}: two matrices are needed. Example: a (M, K), b (K, N)")
-    best, most, fit = None, -1, dict[str, Codes]()
+    nearest, most, fit = dict[str, Way](), -1, dict[str, Codes]()
     for way in _ways(question, chip, instruction):
-        found = _result(question, way, _CORNER)
-        hits = int(same_codes(found, answer.codes[:_CORNER, :_CORNER], question.output).sum())
-        if hits == found.size:
-            whole = _result(question, way, None)
-            if same_codes(whole, answer.codes, question.output).all():
-                fit[way.name] = whole
-        if hits > most:
-            best, most = way, hits
+        corner = _results(question, way, _CORNER)
+        hits = {name: int(_same(question, answer, found).sum()) for name, found in corner.items()}
+        best = max(hits, key=lambda name: hits[name])
+        if hits[best] == corner[best].size:
+            wholes = _results(question, way, None)
+            found = {name: whole for name, whole in wholes.items() if _same(question, answer, whole).all()}
+            if len(found) == len(SCALINGS):  # as where all scales are powers of two
+                found = {f"{way.name}, scaled in any order": found[best]}
+            fit |= found
+        if hits[best] > most:
+            nearest, most = {best: way}, hits[best]
     if fit:
         return in_bits(part, question, answer, next(iter(fit.values())), told_ways(list(fit)))
-    assert best is not None  # ordinary cores have some
     size = _PART if FP64 in question.inputs else None
     some = Answer(answer.codes[:size, :size], answer.provenance)
-    ours = {best.name: _result(question, best, size)}
+    ours = {name: _results(question, way, size)[name] for name, way in nearest.items()}
     return in_statistics(part, question, some, ours, _reach(question, chip, instruction, size))
 
 
-# --- ways to multiply -------------------------------------------------------------------------------------------------
-@dataclass(frozen=True)
-class Way:
-    """How a product may be computed: sums of products, in a format of their own; then scales; then one rounding."""
+def _same(q: Question, answer: Answer, found: Codes) -> npt.NDArray[np.bool_]:
+    """Where the first rows and columns have the same codes."""
+    return same_codes(found, answer.codes[: found.shape[0], : found.shape[1]], q.output)
 
-    sums: str
+
+# --- ways to multiply -------------------------------------------------------------------------------------------------
+class Way(NamedTuple):
+    """How sums of products may be computed, and their format; scales and the last rounding follow."""
+
+    name: str
     multiply: Callable[[Codes, Codes], Codes]
     format: Format
-    scaling: str = ""
-
-    @property
-    def name(self) -> str:
-        return f"{self.sums}, scaled {self.scaling}" if self.scaling else self.sums
 
 
 def _ways(q: Question, chip: str | None, instruction: str | None) -> Iterator[Way]:
     """The likeliest first."""
-    for name, multiply, format in (*_on_tensor_cores(q, chip, instruction), *_on_ordinary_cores(q)):
-        for scaling in SCALINGS if len(q.arrays) > 2 else ("",):
-            yield Way(name, multiply, format, scaling)
+    yield from _on_tensor_cores(q, chip, instruction)
+    yield from _on_ordinary_cores(q)
 
 
-def _on_tensor_cores(q: Question, chip: str | None, instruction: str | None) -> Iterator[tuple[str, Any, Format]]:
+def ways_to_try(q: Question) -> int:
+    """How many products a comparison computes, on the chip that has most ways."""
+    return max(len(list(_ways(q, chip, None))) for chip in (None, *list_chips()))
+
+
+def _on_tensor_cores(q: Question, chip: str | None, instruction: str | None) -> Iterator[Way]:
     k = q.arrays[0].shape[1]
     for model, alike in _models(q, chip, instruction):
         variants: list[dict[str, Any]] = [{}]
@@ -118,19 +122,22 @@ def _on_tensor_cores(q: Question, chip: str | None, instruction: str | None) -> 
             if split > 1 and (split * model.k > k or model.d == "f64"):
                 break
             for variant in variants:
-                for last in _combinations(q.output) if split > 1 else [{}]:
+                for last in _combinations(q.output, split):
                     options = {**variant, "split_k": split, **last}
                     shown = [f"{n}={v}" for n, v in options.items() if _USUAL.get(n) != v]
                     format = FP32 if split > 1 or "promote" in options else TYPES[model.d]
                     multiply = partial(matmul, chip=model.chip, instruction=model.instruction, output=format, **options)
                     name = model.instruction + " or one that computes alike" * (alike > 1)
-                    yield ", ".join([name, *shown]), multiply, format
+                    yield Way(", ".join([name, *shown]), multiply, format)
 
 
-def _combinations(output: Format) -> list[dict[str, Any]]:
+def _combinations(output: Format, split: int) -> list[dict[str, Any]]:
     """How the parts of K come together: in FP32, from FP32 or from results already rounded."""
+    if split == 1:
+        return [{}]
     kept = ["fp32", output.name] if output in (FP16, BF16) else ["fp32"]
-    return [{"partials": f, "combine": c} for f in kept for c in ("serial", "pairwise")]
+    orders = ["serial", "pairwise"] if split > 3 else ["serial"]  # the same for three
+    return [{"partials": f, "combine": c} for f in kept for c in orders]
 
 
 def _models(q: Question, chip: str | None, instruction: str | None) -> list[tuple[Model, int]]:
@@ -154,24 +161,26 @@ def flag(q: Question, name: str) -> bool:
     return bool({**FUNCTIONS[q.system][1], **dict(q.settings)}.get(name))
 
 
-def _on_ordinary_cores(q: Question) -> Iterator[tuple[str, Any, Format]]:
+def _on_ordinary_cores(q: Question) -> Iterator[Way]:
     format = FP64 if q.inputs[0] == FP64 else FP32
     for name, order, fused in _ORDERS:
         plan = Plan(q.inputs[:2], format, None if fused else format, order)
-        yield f"{name} in {format.title}", partial(products, plan=plan), format
+        yield Way(f"{name} in {format.title}", partial(products, plan=plan), format)
 
 
-def _result(q: Question, way: Way, size: int | None) -> Codes:
-    """The first rows and columns of the result."""
+def _results(q: Question, way: Way, size: int | None) -> dict[str, Codes]:
+    """The first rows and columns of the result, by name: sums may be scaled in several ways."""
     a, b, *scales = _first(q, size)
-    found, format = way.multiply(a, b), way.format
-    if way.scaling:
-        found, format = convert(found, format, FP32, Policy()), FP32
-        both = SCALINGS.index(way.scaling)
-        for factor in [_times(*scales)] if both == 0 else scales[::-1] if both == 1 else scales:
-            found = _times(found, factor)
+    total, format = way.multiply(a, b), way.format
+    results = {way.name: total}
+    if scales:
+        total, format = convert(total, format, FP32, Policy()), FP32
+        left, right = scales
+        factors = ([_times(left, right)], [right, left], [left, right])
+        results = {f"{way.name}, scaled {how}": reduce(_times, some, total)
+                   for how, some in zip(SCALINGS, factors, strict=True)}  # fmt: skip
     overflow: Any = "saturate" if q.output.bits == 8 else "ieee"
-    return convert(found, format, q.output, Policy(overflow=overflow))
+    return {name: convert(x, format, q.output, Policy(overflow=overflow)) for name, x in results.items()}
 
 
 def _times(x: Codes, y: Codes) -> Codes:

@@ -183,6 +183,8 @@ def errors(found: Sequence[Found]) -> dict[Format, dict[int, list[float]]]:
         ways = [answer.codes[positive]]
         for accumulator in (FP32, f):
             ways.append(convert(add([x[positive]], Plan((f,), accumulator)), accumulator, f, Policy()))
+        if not positive.any():
+            continue
         exact = exact_sums(values[positive])
         relative = [np.asarray(decode(way, f)) / exact - 1 for way in ways]
         by_format.setdefault(f, {})[part.length] = [float(np.sqrt(np.mean(e**2))) for e in relative]

@@ -67,7 +67,7 @@ def test_an_order_of_ones_own_gives_the_same_bits_everywhere(monkeypatch):
     for f in ("fp16", "bf16", "fp32"):
         for part in (f"sum {f}, 36 numbers", f"sum {f}, 33 numbers alone", f"cumsum {f}, 36 numbers"):
             assert rows[part].verdict.text == "same bits", part
-        assert rows[f"sum {f}, 4096 ones alone"].note == "4096 ones: 4096"
+        assert rows[f"sum {f}, 4096 ones alone"].note == f"n = 4096 ones: 4096, as n rounded to {f.upper()}"
     assert rows["cumsum fp16, 36 numbers"].note == "same bits: one after another; FP32"
 
 
@@ -75,7 +75,7 @@ def test_fp16_accumulators_stall_and_are_named(monkeypatch):
     parts = [p for p in SHORT if p.format == FP16]
     rows = rows_of(recorded(Mixed(accumulator=np.float16), monkeypatch, parts))
     assert rows["sum fp16, 36 numbers"].note.endswith("; FP16") and rows["sum fp16, 36 numbers"].verdict.ok
-    assert rows["cumsum fp16, 4096 ones alone"].note == "4096 ones: 2048"
+    assert rows["cumsum fp16, 4096 ones alone"].note == ("n = 4096 ones: 2048, where n rounded to FP16 is 4096")
 
 
 def test_another_order_than_the_probes_is_unexplained(monkeypatch):

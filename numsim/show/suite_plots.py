@@ -43,7 +43,7 @@ _CELLS = {
     "same": (BLUE, "=", "same bits"),
     "documented": (ORANGE, "~", "as documented"),
     "differs": (VERMILLION, "x", "unexplained"),
-    "skipped": (PALE, "-", "not asked"),
+    "skipped": (PALE, "-", "not compared"),
 }
 
 
@@ -56,6 +56,8 @@ def who(record: Record) -> str:
 def casts(rows: Sequence[Row], record: Record, style: str = "page") -> Drawn:
     """Which casts give numsim's bits, which others, which documented ones."""
     found = {row.part: row for row in rows if " -> " in row.part}
+    if not found:
+        return []
     names = list(dict.fromkeys(part.split(" -> ")[0] for part in found))
     with settings(check_style(style)):
         figure, size = new_picture(style, 0.62), type_size(style)

@@ -30,7 +30,7 @@ from numsim.traces import Trace
 from numsim.training.digits import LAYERS, SCALER, Run, train
 from numsim.wording import percent
 
-STEPS = 200
+STEPS, BATCH = 200, 32
 _SPIKE, _KEEP = 100, (1, 50, 100, 150)
 _ODD = {"init_scale": 3e6, "growth_factor": 1.7, "backoff_factor": 0.6, "growth_interval": 5}
 _SCALED = {"dtype": "float16", "spikes": (_SPIKE,), "keep": _KEEP}
@@ -55,7 +55,7 @@ def _ask(collector: Collector) -> None:
     for name, settings in RUNS.items():
         part = f"{name}: scale" if settings["scaler"] else f"{name}: course"
         with collector.part(part):
-            run = train(device_of(collector.machine), steps=STEPS, seed=collector.seed, **settings)
+            run = train(device_of(collector.machine), steps=STEPS, batch=BATCH, seed=collector.seed, **settings)
             collector.traces[name] = run.trace
             if settings["scaler"]:
                 _give(collector, part, *_scales(run, settings["scaler"]))
@@ -87,6 +87,8 @@ def _compare(record: Record) -> list[Row]:
     rows = compare_parts(record)
     strings = {part: q for part, (q, _) in zip(record.parts, record.answers, strict=True) if q.operation in REPLAYS}
     for name, trace in record.traces.items():
+        if not len(trace):
+            raise RecordError(f"the trace {short(name)} has no steps.")
         _check(name, trace, ["loss", *(s for what in ("amax", "least", "lost") for s in _of_layers(what))])
         if string := strings.get(f"{name}: scale"):
             rows += _replayed(record.machine, name, trace, string)
@@ -117,16 +119,29 @@ def _part(trace: Trace, names: Sequence[str]) -> Trace:
 
 def _beside(machine: str, name: str, trace: Trace) -> Row:
     """What no bits predict: what underflow makes zero, and the loss; with those of the same training on this CPU."""
-    here = beside(trace)
-    note = f"lost {percent(lost(trace))}, loss {final_loss(trace):.2g}; no torch for a CPU's"
+    here = beside(name, trace)
+    why = "no torch for a CPU's" if _of_this_suite(name, trace) else "not this suite's settings: no CPU's beside it"
+    note = f"lost {percent(lost(trace))}, loss {final_loss(trace):.2g}; {why}"
     if here:
         note = f"lost {percent(lost(trace))} (CPU {percent(lost(here))}), "
         note += f"loss {final_loss(trace):.2g} ({final_loss(here):.2g})"
     return Row(f"{name}: course", Verdict(machine, "torch-cpu"), note)
 
 
-def beside(trace: Trace) -> Trace | None:
-    """The same training on this CPU; None where torch cannot do it."""
+def _of_this_suite(name: str, trace: Trace) -> bool:
+    """Whether a run has the suite's own settings, with any seed: others are not trained again, they may take hours."""
+    if name not in RUNS:
+        return False
+    run = RUNS[name]
+    own = {"dtype": run["dtype"], "steps": STEPS, "batch": BATCH, "spikes": list(run.get("spikes", ())),
+           "scaler": run["scaler"] and dict(run["scaler"])}  # fmt: skip
+    return own == {key: trace.about.get(key) for key in own}
+
+
+def beside(name: str, trace: Trace) -> Trace | None:
+    """The same training on this CPU; None where torch cannot do it, or where it is none of this suite's."""
+    if not _of_this_suite(name, trace):
+        return None
     options = {key: trace.about.get(key) for key in ("dtype", "steps", "batch", "seed", "spikes", "scaler")}
     try:
         return _trained(json.dumps(options, sort_keys=True))
@@ -165,7 +180,7 @@ def _check(name: str, trace: Trace, needed: Sequence[str]) -> None:
 def _draw(record: Record, style: str) -> Any:
     from numsim.show import suite_training_plots
 
-    return suite_training_plots.loss_scaling(record.traces, {n: beside(t) for n, t in record.traces.items()}, style)
+    return suite_training_plots.loss_scaling(record.traces, {n: beside(n, t) for n, t in record.traces.items()}, style)
 
 
 SUITE = Suite(

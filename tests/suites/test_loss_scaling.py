@@ -141,7 +141,7 @@ def test_another_interval_is_found(record):
 def test_the_course_stands_beside_this_cpus(record):
     """On this machine the two are the same training."""
     for name, trace in record.traces.items():
-        here = loss_scaling.beside(trace)
+        here = loss_scaling.beside(name, trace)
         assert here.digest == trace.digest
         row = rows(record)[f"{name}: course"]
         assert not row.verdict.compared and f"({loss_scaling.final_loss(here):.2g})" in row.note and "(CPU" in row.note
@@ -174,11 +174,28 @@ def test_pictures_say_what_they_show(record):
     assert SUITE.draw(dataclasses.replace(record, traces={}), "page") == []
 
 
-@pytest.mark.parametrize("about", [{}, {"spikes": 3}, {"steps": 10**9}, {"scaler": "torch"}, {"dtype": ["float16"]}])
-def test_a_record_that_says_nonsense_is_refused(record, about):
+@pytest.mark.parametrize("about", [
+    {}, {"spikes": 3}, {"steps": 3000}, {"batch": 1}, {"scaler": "torch"}, {"dtype": ["float16"]}
+])  # fmt: skip
+def test_other_settings_than_the_suites_are_not_trained_again(record, about, monkeypatch):
     sound = dict(record.traces["bf16"].about) if about else {}
+    changed = with_trace(record, "bf16", about=sound | about)
+    trained, real = [], loss_scaling._trained
+    monkeypatch.setattr(loss_scaling, "_trained", lambda options: trained.append(options) or real(options))
+    assert "not this suite's settings" in rows(changed)["bf16: course"].note
+    assert len(trained) == len(record.traces) - 1
+
+
+def test_a_seed_that_is_none_is_refused(record):
     with pytest.raises(RecordError, match="does not say how it was trained"):
-        SUITE.compare(with_trace(record, "bf16", about=sound | about))
+        SUITE.compare(with_trace(record, "bf16", about=dict(record.traces["bf16"].about) | {"seed": "mine"}))
+
+
+def test_a_trace_without_steps_is_refused(record):
+    trace = record.traces["fp32"]
+    empty = {name: np.zeros(0) for name in trace.series}
+    with pytest.raises(RecordError, match="no steps"):
+        SUITE.compare(with_trace(record, "fp32", steps=np.zeros(0, int), series=empty, events=()))
 
 
 def test_a_trace_without_its_series_is_refused(record):

@@ -473,9 +473,9 @@ def test_means(order, implementation):
 
 
 def test_mean_of_a_count_that_the_format_lacks(implementation):
-    """4097 is no FP16 number: rounded to 4096 the mean of 4097 ones would be 1.0009765625."""
-    x = numsim.array(np.ones(4097), "fp16")
-    assert float(numsim.mean(x, order="exact")) == float(np.float16(4096 / 4097))
+    """2049 is no FP16 number: divided by 2048 the mean of as many ones would be 1."""
+    x = numsim.array(np.ones(2049), "fp16")
+    assert float(numsim.mean(x, order="exact")) == 1 - 2.0**-11  # 2048 / 2049, rounded
     assert math.isnan(float(numsim.mean(numsim.array([], "fp16"))))
     assert np.isnan(numsim.mean(numsim.array(np.ones((2, 0)), "fp16"), axis=1).values).all()
 
@@ -498,6 +498,13 @@ def test_draws_of_means_and_norms(implementation):
     assert stream.position == 100 + 42 + 3
     squares = numsim.dot(x, x, accumulator="bf16", rounding="stochastic", seed=Stream(9, 100))
     assert np.array_equal(got, numsim.sqrt(squares, rounding="stochastic", seed=Stream(9, 142)).codes)
+    tiny = numsim.array([[3 * 2.0**-24, 5 * 2.0**-24, 7 * 2.0**-24]] * 40, "fp16")  # scaled by 2^22
+    near = numsim.array([[0.75, 1.25, 1.75]] * 40, "fp16")
+    stream, own = Stream(9, 100), {"rounding": "stochastic"}
+    got_tiny = numsim.norm(tiny, axis=1, scaled=True, seed=stream, **own).codes
+    assert stream.position == 100 + 240 + 40 + 40
+    root = numsim.sqrt(numsim.dot(near, near, seed=Stream(9, 100), **own), seed=Stream(9, 340), **own)
+    assert np.array_equal(got_tiny, numsim.encode(root.values * 2.0**-22, "fp16", seed=Stream(9, 380), **own))
     words = np.array([bits(9, 100 + i) for i in range(45)], np.uint32)
     assert np.array_equal(numsim.norm(x, random_bits=words, **options).codes, got)
 
@@ -552,6 +559,8 @@ def test_norms_of_special_values(implementation):
         assert norm([60000.0]) == (60000.0 if scaled else inf)
         assert norm([2.0**-24] * 4) == (2.0**-23 if scaled else 0.0)
         assert norm([2.0**-24, 1.0], subnormals="flush-inputs") == 1.0
+    x = numsim.array([1.0, *[1.5 * 2.0**-5] * 64], "e4m3")  # whose squares are 1.125 * 2^-9: scaled less they vanish
+    assert norm(x, "e4m3", True, product="e4m3", accumulator="fp32") == np.sqrt(np.float32(1.125))
     x = numsim.array([[3.0, 4.0], [6144.0, 8192.0]], "fp16")
     assert numsim.norm(x, axis=1, scaled=True).values.tolist() == [5.0, 10240.0]
     assert numsim.norm(x, axis=1).values.tolist() == [5.0, inf]

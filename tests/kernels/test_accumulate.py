@@ -217,6 +217,17 @@ def test_odd_lane_counts(shape, inputs, product, accumulator, calls):
     assert calls["product_lanes"] == 1, calls
 
 
+def test_sums_that_lanes_would_round_twice(calls):
+    """12 bits are one too many, and so are terms longer than the accumulator."""
+    e8m11 = Format("e8m11", 8, 11, 127)
+    x = numsim.encode([1 + 2.0**-11, 4095 * 2.0**-24], e8m11)  # just below a tie; float32 makes a tie of it
+    assert_twins(accumulate.sums, [x[None]], Plan((e8m11,), e8m11))
+    x = numsim.encode([1.0, 2.0**-8 + 2.0**-30], "fp32")  # just above a tie
+    for order in ("sequential", "pairwise"):
+        assert_twins(accumulate.sums, [x[None]], Plan((FP32,), BF16, None, order))
+    assert calls["sum_lanes"] == 0 and calls["sum_rows"] == 3, calls
+
+
 E8M15 = Format("e8m15", 8, 15, 127)
 NOT_LANES = [
     Plan((FP16, FP16), E8M15, E8M15),  # a sum of two times 16 bits rounds twice

@@ -6,11 +6,16 @@ import argparse
 import sys
 from typing import Any
 
+from numsim import host
 from numsim.cli import FINE, _output, add_output
+from numsim.errors import UnavailableError
 from numsim.experiments.experiment import Table
 from numsim.experiments.results import plain
 from numsim.formats import get_format
+from numsim.gpu import driver
+from numsim.gpu.compiler import INSTALL, compiler
 from numsim.machines import find_machine, list_machines
+from numsim.machines.cuda import Cuda
 from numsim.machines.policies import CastPolicy, cast_policy, probe
 from numsim.machines.quirks import QUIRKS
 from numsim.machines.recorded import Recorded
@@ -75,6 +80,7 @@ def facts(machine: Any, *, probed: bool = False) -> dict[str, Any]:
         "provenance": plain(machine.provenance()) if can else None,
         "casts": list(machine.dtypes) if can and hasattr(machine, "dtypes") else None,
         "policies": policies(machine) if can and probed else None,
+        "software": software(machine) if isinstance(machine, Cuda) and probed else None,
         "computes": list(machine.computes) if can and hasattr(machine, "computes") else None,
         "record": record and {
             "suite": record.suite or None, "questions": len(record.answers), "experiments": list(record.experiments),
@@ -82,6 +88,24 @@ def facts(machine: Any, *, probed: bool = False) -> dict[str, Any]:
         },
         "differs": [{"name": k.name, "what": k.sentence, "right": k.right} for k in QUIRKS if k.machine == names],
     }  # fmt: skip
+
+
+def software(machine: Cuda) -> dict[str, str]:
+    """What a GPU needs: what is there, and what is missing, of the half that runs numsim's kernels and of torch's."""
+    found = {
+        "driver": "found" if driver.driver_found() else "missing: NVIDIA's driver is not installed",
+        "cuda-bindings": host.version("cuda-bindings") or f"missing: {INSTALL}",
+    }
+    try:
+        found["NVRTC"] = ".".join(map(str, compiler().version))
+    except UnavailableError as error:
+        found["NVRTC"] = f"missing: {error}"
+    if why := machine.missing():
+        found["torch"] = f"missing: {why}"
+    else:
+        built = machine.torch.version.cuda
+        found["torch"] = f"{machine.torch.__version__}, " + (f"for CUDA {built}" if built else "built without CUDA")
+    return found
 
 
 def policies(machine: Any) -> list[dict[str, Any]]:
@@ -113,6 +137,8 @@ def card(one: dict[str, Any]) -> list[Line]:
         lines += report.wrapped(one["why_not"], "  no", indent=indent)
     if one["lacks"]:
         lines += report.wrapped(one["lacks"], "  here", indent=indent)
+    for key, value in (one["software"] or {}).items():
+        lines += report.wrapped(value, f"  {key}", indent=indent)
     for key, value in (one["provenance"] or {}).items():
         lines += report.wrapped(str(value), f"  {key}", indent=indent)
     for key in ("casts", "computes"):

@@ -292,3 +292,12 @@ def test_several_files_and_a_report(capsys):
     code, out, _ = call(capsys, "check", str(RESULT), "r.npz", "--out", "report.json")
     assert code == 0 and out.count(": equal") == 2
     assert [c["kind"] for c in json.loads(Path("report.json").read_text())["checked"]] == ["result", "record"]
+
+
+def test_a_file_of_something_else(capsys):
+    Path("README.md").write_text("# numbers\n")
+    code, out, err = call(capsys, "check", "README.md")
+    assert (code, out) == (2, "") and "README.md is no result (.json) or record (.npz) of numsim" in err
+    Path("broken.json").write_text("{")
+    code, out, err = call(capsys, "check", "broken.json")
+    assert (code, out) == (2, "") and "is no result" not in err and "broken.json" in err

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from numsim.cli import main
+from numsim.cli import machines, main
+from numsim.errors import UnavailableError
 from numsim.gpu import driver
+from numsim.machines.cuda import Cuda
 from tests.cli import fake
 
 
@@ -30,6 +32,26 @@ def test_machines(capsys, monkeypatch):
     assert rows["numpy"].rstrip().endswith("yes") and rows["cuda"].rstrip().endswith("no: no NVIDIA GPU found")
     torch = rows["torch-cpu"].rstrip()
     assert torch.endswith("yes") if importlib.util.find_spec("torch") else "no: torch is not installed" in torch
+
+
+def test_what_is_there_for_a_gpu(capsys, monkeypatch):
+    def compiler():
+        raise UnavailableError("NVRTC, NVIDIA's run-time compiler, is missing: pip")
+
+    monkeypatch.setattr(driver, "driver_found", lambda: False)
+    monkeypatch.setattr(machines, "compiler", compiler)
+    monkeypatch.setattr(machines.host, "version", lambda package: None)
+    monkeypatch.setattr(Cuda, "missing", lambda self: "torch is not installed (pip install torch)")
+    code, out, _ = call(capsys, "machines", "cuda")
+    assert code == 0 and all(len(line) <= 80 for line in out.splitlines())
+    lines = " ".join(out.split())
+    assert "driver missing: NVIDIA's driver" in lines and "cuda-bindings missing: python -m pip install" in lines
+    assert "NVRTC missing: NVRTC" in lines and "torch missing: torch is not installed" in lines
+    monkeypatch.undo()
+    (told,) = json.loads(call(capsys, "machines", "cuda", "--json")[1])
+    assert list(told["software"]) == ["driver", "cuda-bindings", "NVRTC", "torch"]
+    (told,) = json.loads(call(capsys, "machines", "numpy", "--json")[1])
+    assert told["software"] is None
 
 
 def test_a_machines_card(capsys):

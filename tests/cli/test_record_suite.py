@@ -12,10 +12,11 @@ import pytest
 
 from numsim import kernels
 from numsim.cli import main, record
-from numsim.machines import find_machine
+from numsim.errors import UnavailableError
+from numsim.machines import Can, ask, find_machine
 from numsim.machines.emulated import emulate
 from numsim.machines.recorded import read_record, write_record
-from numsim.suites import tensorcore
+from numsim.suites import Suite, tensorcore
 from numsim.tensorcore import get_model
 from tests.gpu import cpu
 from tests.suites.fake import Gpu
@@ -148,12 +149,72 @@ def test_nothing_answered(capsys, monkeypatch):
     assert not Path("out", f"{FILE}.npz").exists()
 
 
+def test_a_gpu_whose_units_cannot_be_asked(capsys, monkeypatch):
+    """torch's half only: what it answered is kept and compared, and the command says that it is not what was asked."""
+
+    class Half(Gpu):
+        chip = property(lambda self: missing(), lambda self, name: None)
+
+        def provenance(self):
+            return {"machine": "cuda", "device": "NVIDIA H200", "compute_capability": "9.0"}
+
+        def can(self, question=None):
+            return Can(question is None or question.operation == "matmul")
+
+    def missing():
+        raise UnavailableError("cuda-bindings does not load: pip install it")
+
+    q = ask("matmul", ["fp32", "fp32"], "fp32", [np.zeros((2, 2), np.uint32)] * 2)
+    monkeypatch.setattr(tensorcore, "_library", lambda *arguments: q)
+    put(monkeypatch, Half())
+    code, out, _ = recorded(capsys)
+    said = " ".join(out.split())
+    assert code == 4 and "No instruction was asked: cuda-bindings does not load: pip install it." in said
+    code, out, _ = recorded(capsys, "--json", "--force")
+    (told,) = json.loads(out)["records"]
+    assert code == 4 and told["lacks"].startswith("no instruction was asked") and told["status"] == "equal"
+
+
+def test_a_reason_is_told_once(capsys, monkeypatch):
+    def ask_nothing(collector):
+        with collector.part("all"):
+            raise UnavailableError("it sleeps")
+
+    silent = {name: Suite(name, "", "?", ask_nothing, lambda r: [], lambda r, s: []) for name in ("a", "b")}
+    monkeypatch.setattr(record, "SUITES", {"a": "", "b": "", "tensorcore": ""})
+    monkeypatch.setattr(record, "get_suite", lambda name: silent.get(name, tensorcore.SUITE))
+    args = ["record", "--suite", "all", "--machine", "cuda", "--out", "out", "--force"]
+    code, _, err = call(capsys, *args)
+    assert code == 0 and err.count("it sleeps") == 1 and "nothing answered: it sleeps (a, b)" in err
+    monkeypatch.setattr(record, "SUITES", {"a": "", "b": ""})
+    code, out, err = call(capsys, *args)
+    assert (code, out) == (4, "") and err.count("it sleeps") == 1 and len(err.splitlines()) == 1
+
+
+def test_a_suite_s_record_that_holds_none_of_the_questions(capsys):
+    recorded(capsys)
+    code, _, err = call(capsys, "run", "swamping", "--against", f"out/{FILE}.npz")
+    assert code == 2 and "a record of the suite tensorcore" in err and f"Example: numsim check out/{FILE}.npz" in err
+
+
+def test_the_status_of_a_record(capsys, monkeypatch):
+    for machine, status in ((Gpu(), "equal"), (Gpu(way=changed(fraction_bits=26)), "unexplained"),
+                            (Gpu(broken=[FP8]), "failed")):  # fmt: skip
+        put(monkeypatch, machine)
+        recorded(capsys, "--force")
+        checked = json.loads(call(capsys, "check", f"out/{FILE}.npz", "--json")[1])["checked"][0]
+        assert checked["status"] == status and checked["equal"] == (status == "equal")
+
+
 def test_without_a_gpu(capsys, monkeypatch):
     monkeypatch.undo()
     if find_machine("cuda").can():
         pytest.skip("there is a GPU here")
     code, out, err = call(capsys, "record", "--suite", "tensorcore", "--machine", "cuda")
     assert code == 4 and out == "" and len(err.splitlines()) == 1 and "GPU" in err
+    assert err.endswith("Example: numsim record --suite casts --machine torch-cpu\n")
+    _, _, err = call(capsys, "record", "casts", "--machine", "cuda")
+    assert err.endswith("Example: numsim record casts --machine torch-cpu\n")
 
 
 def test_without_kernels_it_is_only_recorded(capsys, monkeypatch):

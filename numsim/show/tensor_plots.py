@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from numsim.experiments.accumulator import KINDS, PROMOTED, SHORTEST
+from numsim.experiments.chips import ROUNDED
 from numsim.experiments.experiment import Result, listed, percent
 from numsim.experiments.units import IN_ORDER, title, too_small
 from numsim.show.style import (
@@ -57,7 +58,7 @@ _LOOKS = {
 def accumulator(result: Result, style: str = "page") -> Drawn:
     """Error against length, for normal numbers; the drift, for positive ones."""
     with settings(check_style(style)):
-        if all(w["chips"] == [IN_ORDER] for w in result.series["errors"]["normal"]):
+        if not _formats(result.series["errors"]["normal"]):
             return []
         return [_normal(result, style), _drift(result, style)]
 
@@ -69,7 +70,7 @@ def _shown(result: Result, kind: str) -> tuple[list[Way], list[Way]]:
     """
     shown: list[Way] = []
     told: list[Way] = []
-    for f in _formats(result.series["errors"][kind])[:2]:  # more panels would be too narrow
+    for f in _formats(result.series["errors"][kind]):
         plain, promoted, judged = (
             [w for w in result.series["errors"][k] if w["format"] == f and w["promoted"] == p]
             for k, p in ((kind, False), (kind, True), ("normal", False))
@@ -91,8 +92,8 @@ def _normal(result: Result, style: str) -> tuple[str, Picture, str]:
     ways, (chain, *promoted) = _shown(result, "normal")
     finding = (
         f"Half of the dot products of {result.series['lengths'][-1]} {chain['format']} numbers are off by more than "
-        f"{percent(chain['median'][-1])} on {chain['chips'][0]}"
-    ) + "".join(f", {percent(w['median'][-1])} if promoted" for w in promoted)
+        f"{_error(chain['median'][-1])} on {chain['chips'][0]}"
+    ) + "".join(f", {_error(w['median'][-1])} if promoted" for w in promoted)
     figure = new_picture(style, 0.6)
     _lines(figure, result, ways, "median", "median of |error / sum|")
     headline(
@@ -122,7 +123,13 @@ def _drift(result: Result, style: str) -> tuple[str, Picture, str]:
 
 
 def _formats(ways: Sequence[Way]) -> list[str]:
-    return list(dict.fromkeys(w["format"] for w in ways))
+    """Those that a chip has; no more than two, for more panels would be too narrow."""
+    return list(dict.fromkeys(w["format"] for w in ways if w["chips"] != [IN_ORDER]))[:2]
+
+
+def _error(x: float) -> str:
+    """A relative error, in percent where that is short."""
+    return percent(x) if x == 0 or x >= 1e-4 else f"{x:.1e} of the sum"
 
 
 def _ends(ways: Sequence[Way], measure: str) -> str:
@@ -230,6 +237,12 @@ def _pairs(format: str, data: dict[str, Any], style: str, number: int) -> tuple[
             f"The same {format} matrices: {first[c]} and {first[d]} differ in {percent(most)} of the results, "
             f"{first[a]} and {first[b]} in {percent(least)}; chips of one row agree to the bit"
         )
+    elif [name for name in sum(data["groups"], []) if name in _TITLES] == [chip := data["groups"][chips[0]][0]]:
+        others = [j for j in range(len(names)) if j != chips[0]]  # the exact sums come last
+        called = {ROUNDED: "the exact sums rounded once"}
+        first = [called.get(g[0], g[0]) for g in data["groups"]]
+        told = [f"{first[j]} in {percent(shares[chips[0]][j])}" for j in others]
+        finding = f"{format} matrices: {chip} differs from {', from '.join(told)} of the results"
     else:
         finding = f"The same {format} matrices: all chips asked give the same bits"
     headline(

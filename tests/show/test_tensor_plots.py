@@ -32,6 +32,23 @@ def test_findings_are_the_numbers() -> None:
     assert texts.count("same") == len(lecture("chips")[1].series["FP16"]["groups"]) and len(texts) == 64
 
 
+def test_one_chip_is_held_against_sums_in_order() -> None:
+    result = run("chips", chips=["t4"], size=8, k=32)
+    ((_, _, alt),) = drawn(result)
+    data = result.series["FP16"]
+    share = 100 * data["differ"][0][data["groups"].index(["FP32 in order"])] / data["outputs"]
+    assert f"FP16 matrices: T4 differs from FP32 in order in {share:.0f} %" in alt and "all chips" not in alt
+    ((_, _, alt),) = drawn(run("chips", chips=["a100", "a30"], size=4, k=32))
+    assert "all chips asked give the same bits" in alt
+
+
+def test_formats_that_no_chip_has_are_no_panels() -> None:
+    (_, figure, normal), (_, drift, _) = drawn(run("accumulator", chips=["t4"], longest=256, outputs=4))
+    for picture in (figure, drift):
+        assert [axes.get_title() for axes in picture.axes] == ["FP16 products"]
+    assert "E4M3" not in normal and "under 0" not in normal and "e-0" in normal.partition(" on T4")[0]
+
+
 @pytest.mark.parametrize("look", ["page", "slide"])
 def test_other_choices_are_drawn(look: str) -> None:
     """One chip, chips without a look of their own, three formats, every chip at once."""

@@ -237,12 +237,12 @@ def _pairs(format: str, data: dict[str, Any], style: str, number: int) -> tuple[
             f"The same {format} matrices: {first[c]} and {first[d]} differ in {percent(most)} of the results, "
             f"{first[a]} and {first[b]} in {percent(least)}; chips of one row agree to the bit"
         )
-    elif [name for name in sum(data["groups"], []) if name in _TITLES] == [chip := data["groups"][chips[0]][0]]:
+    elif len(data["groups"][chips[0]]) == 1:
         others = [j for j in range(len(names)) if j != chips[0]]  # the exact sums come last
         called = {ROUNDED: "the exact sums rounded once"}
         first = [called.get(g[0], g[0]) for g in data["groups"]]
         told = [f"{first[j]} in {percent(shares[chips[0]][j])}" for j in others]
-        finding = f"{format} matrices: {chip} differs from {', from '.join(told)} of the results"
+        finding = f"{format} matrices: {first[chips[0]]} differs from {', from '.join(told)} of the results"
     else:
         finding = f"The same {format} matrices: all chips asked give the same bits"
     headline(

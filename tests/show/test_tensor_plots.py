@@ -45,7 +45,7 @@ def test_one_chip_is_held_against_sums_in_order() -> None:
 def test_formats_that_no_chip_has_are_no_panels() -> None:
     (_, figure, normal), (_, drift, _) = drawn(run("accumulator", chips=["t4"], longest=256, outputs=4))
     for picture in (figure, drift):
-        assert [axes.get_title() for axes in picture.axes] == ["FP16 products"]
+        assert [axes.get_title("left") for axes in picture.axes] == ["FP16 products"]
     assert "E4M3" not in normal and "under 0" not in normal and "e-0" in normal.partition(" on T4")[0]
 
 

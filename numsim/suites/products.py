@@ -119,7 +119,7 @@ def _on_tensor_cores(q: Question, chip: str | None, instruction: str | None) -> 
         elif model.a in IN_WORDS:
             variants = [{"tf32": how} for how in ("truncate", "nearest-away", "nearest-even")]
         for split in SPLITS:
-            if split > 1 and (split * model.k > k or model.d == "f64"):
+            if split > 1 and (split * model.k > k or model.d != "f32"):
                 break
             for variant in variants:
                 for last in _combinations(q.output, split):

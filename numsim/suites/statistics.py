@@ -128,8 +128,10 @@ def in_statistics(part: str, question: Question, answer: Answer, candidates: Map
         return in_bits(part, question, answer, candidates[best], told_ways([n for n in same if same[n].all()]))
     with np.errstate(all="ignore"):
         values, ours = (np.asarray(decode(x, f)) for x in (codes, candidates[best]))
-        why = reach.ends.systematic(values[..., -1], f) if running else reach.systematic(values, f)
-        beyond = ~same[best] if why else ~same[best] & ~reach.contains(values, f)
+        beyond, why = ~same[best] & ~reach.contains(values, f), ""
+        if not beyond.any():
+            why = reach.ends.systematic(values[..., -1], f) if running else reach.systematic(values, f)
+            beyond = ~same[best] & bool(why)
     equal, unexplained = int(same[best].sum()), int(beyond.sum())
     within = codes.size - equal - unexplained
     shown = []

@@ -11,6 +11,7 @@ from numsim.codes import decode, exact
 from numsim.errors import InputError
 from numsim.formats import BF16, E4M3, FP16, FP32, FP64, get_format
 from numsim.machines import Answer, Can, ask, get_machine
+from numsim.machines.verdict import Verdict
 from numsim.reveal import trees
 from numsim.suites.library import Answers, SumTree, compare_product, compare_sum, sum_tree
 from numsim.suites.statistics import ANY_ORDER, cancelling_codes, exact_products, exact_sums, uniform_codes
@@ -270,11 +271,136 @@ def test_an_unknown_order_is_documented_within_the_bound_and_unexplained_beyond(
     assert "exactly" in str(stalls.verdict.shown[0])
 
 
+def up(x, y):
+    """A sum of FP32 numbers that is never below the exact one."""
+    exact = x.astype(np.float64) + y
+    total = exact.astype(np.float32)
+    return np.where(total < exact, np.nextafter(total, np.float32(np.inf)), total)
+
+
+def dropped(x, add):
+    return halves(np.delete(x, 77, axis=-1), add)
+
+
+def twice(x, add):
+    return halves(np.concatenate([x, x[..., 77:78]], axis=-1), add)
+
+
+MANY = 4096  # numbers
+LONG = SumTree("torch.sum", FP32, 33, 0, ((0, 1),), (23, 23))  # FP32, of another length
+
+
+def judged(format, machine, seed=3, change=lambda codes: codes):
+    """A library's sums of many positive numbers in an order that nobody knows."""
+    f = get_format(format)
+    positive = uniform_codes(f, (64, MANY), seed)
+    positive &= positive.dtype.type(f.sign_mask - 1)
+    question = ask("library", [f], f, [positive], system="torch.sum")
+    answer = machine.answer(question)
+    return compare_sum("part", question, Answer(change(answer.codes), answer.provenance), LONG)
+
+
+@pytest.mark.parametrize("format", ["fp16", "bf16", "fp32"])
+@pytest.mark.parametrize("order", ORDERS)
+def test_every_order_is_within_the_bound_of_any(format, order):
+    for seed in (3, 4):
+        assert judged(format, Adds(order), seed).verdict.ok
+
+
+@pytest.mark.parametrize("format", ["fp16", "bf16", "fp32"])
+@pytest.mark.parametrize("machine", [
+    Adds(dropped), Adds(twice), Adds(one_after_another, np.float16), Adds(one_after_another, add=up),
+], ids=["dropped", "twice", "fp16", "up"])  # fmt: skip
+def test_sums_that_are_wrong_are_beyond_the_bound_of_any_order(format, machine):
+    row = judged(format, machine)
+    if format != "fp32" and machine.add is up:  # lost in the last rounding
+        assert row.verdict.ok
+    else:
+        assert row.verdict.unexplained and "UNEXPLAINED" in row.note
+
+
+@pytest.mark.parametrize(("format", "bit"), [("fp16", 0), ("bf16", 0), ("fp32", 9)])
+def test_one_bit_of_one_result_is_found(format, bit):
+    def flip(codes):
+        codes[5] ^= codes.dtype.type(1 << bit)
+        return codes
+
+    row = judged(format, Adds(four_lanes), change=flip)
+    assert row.verdict.unexplained == 1 and row.verdict.shown[0].index == (5,)
+
+
+@pytest.mark.parametrize("format", ["fp16", "bf16"])
+def test_a_last_rounding_that_is_always_up_is_found(format):
+    def above(codes, values):
+        low = decode(codes, get_format(format)) < values
+        return codes + low.astype(codes.dtype)
+
+    class Up(Adds):
+        def answer(self, q):
+            exact = exact_sums(decode(q.arrays[0], q.inputs[0]))
+            return Answer(above(store(exact.astype(np.float32), q.output), exact), {"machine": "mine"})
+
+    assert judged(format, Up()).verdict.unexplained > 16
+
+
+def test_errors_of_one_sign_are_found_though_each_is_within_the_bound():
+    row = judged("fp32", Adds(halves, add=up))
+    assert row.verdict.unexplained > 32 and "errors lean to one side, 100% are positive" in row.note
+
+
+def test_errors_that_are_too_large_all_together_are_found():
+    def worse(codes):
+        codes[::2] += np.uint32(150)
+        codes[1::2] -= np.uint32(150)
+        return codes
+
+    row = judged("fp32", Adds(halves), change=worse)
+    assert row.verdict.unexplained == 64 and "larger, all together" in row.note
+
+
+def test_parts_of_threads_are_found_where_they_are_stored_in_the_format():
+    def parts(x, add):
+        stored = [store(halves(part, add), BF16).astype(np.uint32) << 16 for part in np.split(x, 2, axis=-1)]
+        return add(*(part.view(np.float32) for part in stored))
+
+    x = uniform_codes(BF16, (6, 65536), 5) & np.uint16(0x7FFF)
+    x[:, :32768] -= np.uint16(3 << 7)  # an eighth
+    question = ask("library", [BF16], BF16, [x], system="torch.sum")
+    codes = Adds(parts).answer(question).codes
+    two, none = (Answer(codes, {"machine": "torch-cpu", **threads}) for threads in ({"threads": 4}, {}))
+    note = compare_sum("part", question, two, LONG).note
+    assert note == "same bits: 2 equal parts, partial sums stored in BF16, then one after another"
+    assert compare_sum("part", question, none, LONG).verdict.unexplained
+
+
+def test_what_is_within_the_bound_is_no_documented_difference_in_any_words():
+    row = judged("fp32", Adds(four_lanes))
+    count = row.verdict.documented[ANY_ORDER]
+    for verdict in (row.verdict, Verdict("", "") + row.verdict, row.verdict + Verdict("", "")):
+        assert verdict.text == f"{count} within the bound of any order" and verdict.ok
+        told = verdict.to_dict()
+        assert told["within_the_bound_of_any_order"] == count and not told["documented"] and told["differ"] == count
+        assert "documented" not in f"{told['verdict']} {told['reasons']}"
+    both = row.verdict + Verdict("", "", compared=3, documented={"rounds twice": 2}, unexplained=1)
+    assert both.text == f"1 UNEXPLAINED, 2 as documented, {count} within the bound of any order"
+    assert "documented" not in row.note and row.note.startswith(ANY_ORDER)
+
+
+def test_infinite_operands_leave_nothing_to_the_order():
+    x = uniform_codes(FP16, (4, 200), 1)
+    x[1, 3] = 0x7C00
+    question = ask("library", [FP16], FP16, [x], system="torch.sum")
+    answer = Adds().answer(question)
+    assert compare_sum("part", question, answer, LONG).verdict.ok
+    wrong = Answer(np.where(answer.codes == 0x7C00, 0x7BFF, answer.codes).astype(np.uint16), answer.provenance)
+    assert compare_sum("part", question, wrong, LONG).verdict.unexplained == 1
+
+
 def test_numbers_that_tell_no_orders_apart_name_none():
     ones = ask("library", [FP16], FP16, [np.full((2, 64), 0x3C00, np.uint16)], system="torch.sum")
     known = SumTree("torch.sum", FP16, 33, 64, (), ())
     assert compare_sum("part", ones, Adds().answer(ones), known).note == (
-        "same bits: these 2 ways cannot be told apart: one after another in FP32; pairwise in FP32"
+        "same bits: 4 ways fit, the first: one after another in FP32"
     )
 
 
@@ -348,10 +474,10 @@ def test_scaled_products_with_and_without_promotion():
     scales = [np.asarray(s).view(np.uint32) for s in (sa, sb)]
     for options, settings in (({"promote": 128}, {}), ({}, {"use_fast_accum": True})):
         wanted = partial(codes, **options)
-        asked = product("e4m3", "bf16", wanted, system="torch._scaled_mm", more=scales, settings=settings)
+        asked = product("e4m3", "bf16", wanted, system="torch._scaled_mm", more=scales, settings=settings, k=256)
         row = compare_product("part", *asked, chip="h200")
         assert row.verdict.text == "same bits", row.note
-        assert ("promote=128" in row.note) == bool(options) and row.note.startswith("same bits: 6 ways fit")
+        assert ("promote=128" in row.note) == bool(options) and "scaled in any order" in row.note
 
 
 def test_scales_of_rows_and_columns():
@@ -362,11 +488,12 @@ def test_scales_of_rows_and_columns():
         return sums.view(np.float32) * sb * sa[:, None]
 
     more = [sa[:, None].view(np.uint32), sb[None].view(np.uint32)]
-    asked = product("e4m3", "fp32", lambda a, b: codes(a, b).view(np.uint32), system="torch._scaled_mm", more=more)
-    row = compare_product("part", *asked, chip="h200")
-    assert row.verdict.text == "same bits" and row.note.endswith(
-        ": wgmma.m64n256k32.f32.e4m3.e4m3, promote=128, scaled by b's scales, then a's"
+    asked = product(
+        "e4m3", "fp32", lambda a, b: codes(a, b).view(np.uint32), k=256, system="torch._scaled_mm", more=more
     )
+    row = compare_product("part", *asked, chip="h200")
+    assert row.verdict.text == "same bits" and row.note.count("scaled by b's scales, then a's") == 3
+    assert "promote=128" in row.note and "split_k=2" in row.note  # of K = 256: the same
 
 
 def test_what_is_no_product_of_two_matrices_is_refused():
@@ -376,6 +503,35 @@ def test_what_is_no_product_of_two_matrices_is_refused():
     question = ask("library", [FP16, FP16], FP16, [x, x], system="torch.matmul")
     with pytest.raises(InputError, match="two matrices"):
         compare_product("part", question, Answer(x, {"machine": "cuda"}))
+
+
+def blas(a, b):
+    return (as_fp32(a) @ as_fp32(b)).view(np.uint32)
+
+
+def as_fp32(codes):
+    return (codes.astype(np.uint32) << 16).view(np.float32)
+
+
+@pytest.mark.parametrize("chip", [None, "h200"])
+def test_a_term_too_few_or_too_many_of_a_product_is_found(chip):
+    question, answer = product("bf16", "fp32", blas)
+    assert compare_product("part", question, answer, chip=chip).verdict.ok
+    a, b = question.arrays
+    less, more = a.copy(), np.concatenate([a, a[:, 9:10]], axis=1)
+    less[:, 9] = 0
+    for codes in (blas(less, b), blas(more, np.concatenate([b, b[9:10]]))):
+        row = compare_product("part", question, Answer(codes, {"machine": "cuda"}), chip=chip)
+        assert row.verdict.unexplained > 300
+
+
+def test_one_wrong_result_of_a_product_is_found_wherever_it_is():
+    question, answer = product("bf16", "bf16", lambda a, b: store(blas(a, b).view(np.float32), BF16), m=40, n=70)
+    assert compare_product("part", question, answer).verdict.ok
+    answer.codes[39, 69] ^= 1
+    row = compare_product("part", question, answer)
+    assert row.verdict.unexplained == 1 and row.verdict.shown[0].index == (39, 69)
+    assert row.verdict.compared == 40 * 70
 
 
 # --- torch on this CPU ------------------------------------------------------------------------------------------------

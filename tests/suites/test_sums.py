@@ -8,9 +8,10 @@ import pytest
 
 from numsim.formats import BF16, FP16, FP32
 from numsim.machines.recorded import parse_record
-from numsim.show import style, suite_text, text
+from numsim.show import style, suite_page, suite_text, text
 from numsim.suites import Collector, collect, get_suite, sums
 from numsim.suites.library import add_in_order
+from numsim.suites.statistics import ANY_ORDER
 from tests.suites.test_library import Adds, four_lanes, halves, one_after_another
 
 SUITE = get_suite("sums")
@@ -93,6 +94,33 @@ def test_another_order_than_the_probes_is_unexplained(monkeypatch):
     assert rows["sum fp32, 4096 numbers alone"].verdict.ok  # within the bound of any order
 
 
+def test_sums_in_no_known_order_are_told_apart_from_documented_ones(monkeypatch, tmp_path):
+    long = [p for p in SHORT if (p.format, p.length, p.ones) == (FP32, 4096, False)]
+    record = recorded(Mixed(), monkeypatch, [p for p in SHORT if p.format == FP32 and (p.probed or p in long)])
+    rows = SUITE.compare(record)
+    (bounded,) = (row for row in rows if row.part == "sum fp32, 4096 numbers alone")
+    assert suite_text.outcome(bounded) == "bounded" and bounded.verdict.documented[ANY_ORDER] > 0
+    shown = " ".join(text.plain(suite_text.table_lines(SUITE, record, rows)).split())
+    assert "1 within the bound of any order" in suite_text.summary(record, rows)
+    page = suite_page.write(tmp_path / "page.html", SUITE, record, rows).read_text(encoding="utf-8")
+    for told in (shown, page):
+        assert "an order that no probe has shown" in told and "documented:" not in told and "as documented" not in told
+    assert "Nobody is wrong" in page
+
+
+def test_a_single_sum_has_no_root_mean_square(monkeypatch):
+    part = sums.Part("torch.sum", FP32, 65536, True, 1)
+    rows = rows_of(recorded(Mixed(), monkeypatch, [*(p for p in SHORT if p.format == FP32), part]))
+    note = rows[part.name].note
+    assert "relative error" in note and "root mean square" not in note and rows[part.name].verdict.ok
+
+
+def test_the_overflow_of_ones_is_compared_with_the_exact_sum(monkeypatch):
+    part = sums.Part("torch.sum", FP16, 65536, True, 1, ones=True)
+    rows = rows_of(recorded(Mixed(), monkeypatch, [*(p for p in SHORT if p.format == FP16), part]))
+    assert rows[part.name].note == "n = 65536 ones: inf, as n rounded to FP16"
+
+
 def test_what_a_machine_cannot_answer_is_skipped(monkeypatch):
     class NoBf16(Mixed):
         def can(self, question=None):
@@ -120,7 +148,7 @@ def test_a_record_without_sums_has_no_pictures(monkeypatch):
 
 
 def test_torch_is_recorded_without_numba_or_pictures_and_adds_as_its_probes_say(tmp_path):
-    pytest.importorskip("torch")
+    torch = pytest.importorskip("torch")
     file = tmp_path / "sums.npz"
     code = f"""
 import sys
@@ -133,6 +161,7 @@ open({str(file)!r}, "wb").write(collect(get_suite("sums"), get_machine("torch-cp
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
     assert file.stat().st_size < 3_000_000
     record = parse_record(file.read_bytes(), "a record")
+    assert record.provenance["threads"] == torch.get_num_threads()
     rows = rows_of(record)
     assert [*rows] == [p.name for p in sums.parts()] and all(row.verdict.ok for row in rows.values())
     for part in sums.parts():

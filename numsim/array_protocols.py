@@ -281,8 +281,7 @@ def _array_equal(x: Any, y: Any, equal_nan: bool = False) -> bool:
 
 
 def _sort(x: Any, axis: int | None = -1, **options: Any) -> Any:
-    order = x.argsort(axis, **options)
-    return x.ravel().take(order) if axis is None else np.take_along_axis(x, order, axis)
+    return np.take_along_axis(x, x.argsort(axis, **options), axis)
 
 
 def _unique(x: Array, **options: Any) -> Any:

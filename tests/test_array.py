@@ -308,6 +308,27 @@ def test_sums(matrix):
         np.sum(matrix, axis=2)
 
 
+def test_reductions_of_ufuncs(matrix):
+    """As in NumPy over axis 0 where none is named."""
+    for got, right in (
+        (np.add.reduce(matrix), matrix.sum(axis=0)), (np.add.reduce(matrix, axis=None), matrix.sum()),
+        (np.add.accumulate(matrix), matrix.cumsum(axis=0)), (np.maximum.reduce(matrix), matrix.max(axis=0)),
+        (np.minimum.reduce(matrix, axis=1, keepdims=True), matrix.min(axis=1, keepdims=True)),
+    ):  # fmt: skip
+        assert same(got, right.values, "fp16") and got.how == right.how
+    assert np.logical_and.reduce(matrix).tolist() == [False, True, True]
+
+
+def test_several_axes_are_summed_in_the_order_of_the_array():
+    x = array([[2048.0, 1.0, 1.0], [-2048.0, 1.0, 1.0]], "fp16")
+    for axis in ((0, 1), (1, 0), (-1, -2), None):
+        assert same(np.sum(x, axis=axis), 2.0, "fp16")
+    cube = array(np.stack([x.values, x.values[::-1]]), "fp16")
+    for axis in ((1, 2), (2, 1)):
+        assert same(np.sum(cube, axis=axis), [2.0, 4.0], "fp16")
+    assert same(np.mean(x, axis=(1, 0), keepdims=True), [[0.333251953125]], "fp16")
+
+
 def test_matrix_products(matrix, y):
     assert same(matrix @ matrix.T, [[5, 14], [14, 50]], "fp16")
     assert same(np.matmul(matrix, matrix.T), [[5, 14], [14, 50]], "fp16")

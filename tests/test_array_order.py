@@ -151,6 +151,10 @@ def test_unique(codes):
     assert first.tolist() == [keys.index(keys[i]) for i in first]
 
 
+def test_unique_takes_nan_for_no_zero():
+    assert np.unique(array([np.nan, 0.0, np.nan], "fp16")).codes.tolist() == [0, 0x7E00]
+
+
 def test_plain_numbers_are_compared_as_they_are():
     x = array([2.0**53, 0.5, np.nan], "fp64")
     for big in (2**53 + 1, Decimal(2**53 + 1), Fraction(2**53 + 1), str(2**53 + 1), np.array([2**53 + 1])):

@@ -260,6 +260,13 @@ def test_damage(what, tmp_path):
     assert str(tmp_path / "x") in str(error.value) and str(error.value).isprintable()
 
 
+def test_codes_have_the_dtype_of_their_format(tmp_path):
+    data, record = sound()
+    data["y"] = np.array(5, np.uint16)  # with the digest of the uint8 that it could be
+    with pytest.raises(RecordError, match="codes of mine are uint8, not uint16"):
+        load(write(tmp_path / "x", data, record))
+
+
 @pytest.mark.parametrize(
     "raw",
     [b"", b"{", b"[1]", b"5", b"null", b'"x"', b"\xff", b'{"numsim_arrays": NaN}', b"[" * 100_000,

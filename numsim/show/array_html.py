@@ -19,7 +19,7 @@ def table(x: Array) -> str:
     """One or two dimensions as a table, of more the text; where there are many numbers, those at the ends.
 
     >>> from numsim.array import array
-    >>> table(array([0.1], "bf16"))[:68]
+    >>> table(array([0.1], "bf16"))[:69]
     '<div style="overflow-x:auto"><table style="border-collapse:collapse">'
     """
     if x.ndim > 2 or not x.size:

@@ -7,7 +7,7 @@ any order. ``compare_product`` does the same for matrix products.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
 
@@ -26,7 +26,7 @@ from numsim.suites.products import compare_product
 from numsim.suites.statistics import Floats, Reach, exact_sums, in_bits, in_statistics
 from numsim.suites.suite import Row
 
-__all__ = ["ROWS", "Answers", "SumTree", "add_in_order", "compare_product", "compare_sum", "sum_tree"]
+__all__ = ["ROWS", "Answers", "SumTree", "add_in_order", "compare_product", "compare_sum", "emulated", "sum_tree"]
 
 Codes = npt.NDArray[Any]
 ROWS = 64  # sums of one question: how many there are can decide which kernel a GPU takes, so it is always as many
@@ -283,19 +283,22 @@ def add_in_order(codes: Codes, format: Format, tree: Any, accumulator: Format, o
     return convert(partial[..., trees.leaves_of(tree)[0]], accumulator, output, Policy())
 
 
-def compare_sum(part: str, question: Question, answer: Answer, tree: SumTree) -> Row:
+def compare_sum(part: str, question: Question, answer: Answer, tree: SumTree, *, probe: bool = False) -> Row:
     """A library's sums beside numsim's in the order and with the accumulator that probes revealed, bit by bit.
 
     Where the tree is not that of such sums: by statistics, see ``in_statistics``. (Of sums one after another it is, for
     running sums of any length.)
+
+    probe : powers of two, most of which are swallowed: their errors have one sign, and are held to the bound only.
     """
-    ours = _emulated(question, tree)
+    ours = emulated(question, tree)
     if ours is not None:
         return in_bits(part, question, answer, ours, tree.words)
-    return _by_statistics(part, question, answer, tree)
+    return _by_statistics(part, question, answer, tree, probe)
 
 
-def _emulated(q: Question, tree: SumTree) -> Codes | None:
+def emulated(q: Question, tree: SumTree) -> Codes | None:
+    """The sums in the order and with the accumulator of a tree; None where it is not that of such sums."""
     x, f, accumulator = q.arrays[0], q.inputs[0], tree.accumulator
     running = q.shape == x.shape
     if accumulator is None or f != tree.format or q.system != tree.system:
@@ -312,7 +315,7 @@ def _emulated(q: Question, tree: SumTree) -> Codes | None:
     return np.stack(results, axis=-1) if running else results[0]  # type: ignore[arg-type]
 
 
-def _by_statistics(part: str, q: Question, answer: Answer, tree: SumTree) -> Row:
+def _by_statistics(part: str, q: Question, answer: Answer, tree: SumTree, probe: bool) -> Row:
     """Beside sums one after another and pairwise, in the accumulator or what it may be; of one vector also in parts."""
     x, f = q.arrays[0], q.inputs[0]
     running, n = q.system == "torch.cumsum", x.shape[-1]
@@ -327,7 +330,8 @@ def _by_statistics(part: str, q: Question, answer: Answer, tree: SumTree) -> Row
             if n % parts == 0:
                 name = f"{parts} equal parts, partial sums stored in {f.title}, then one after another"
                 candidates[name] = _in_parts(x, f, parts)
-    return in_statistics(part, q, answer, candidates, _reach(np.asarray(decode(x, f)), running, tree))
+    reach = _reach(np.asarray(decode(x, f)), running, tree)
+    return in_statistics(part, q, answer, candidates, replace(reach, spread=None) if probe else reach)
 
 
 def _in_parts(x: Codes, format: Format, parts: int) -> Codes:

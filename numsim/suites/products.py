@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial, reduce
 from typing import Any, NamedTuple
 
@@ -24,12 +25,13 @@ from numsim.tensorcore.models import IN_WORDS, TYPES, Model, word_format
 from numsim.tensorcore.names import get_model, list_chips, list_models
 
 Codes = npt.NDArray[Any]
+Places = tuple[Codes, Codes]  # rows and columns of a result
 SPLITS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16)  # parts of K
 PROMOTE = 128  # elements of K after which sums of FP8 products are added up in FP32
 SCALINGS = ("by the product of both scales", "by b's scales, then a's", "by a's scales, then b's")
 FP8 = ("e4m3", "e5m2")
 _CORNER = 8  # rows and columns of the result on which a way is tried
-_PART = 32  # rows and columns that are compared by their errors, which takes exact sums
+_PART = 32  # rows and columns of FP64 sums that are exact; the others are NumPy's
 _USUAL = {"split_k": 1, "tf32": "truncate", "combine": "serial", "partials": "fp32"}
 _ORDERS = (
     ("one FMA after another", "sequential", True),
@@ -48,7 +50,8 @@ def compare_product(
     another or pairwise, with and without fused multiply-add. Scales and the last rounding follow.
 
     All are tried: where one alone gives all bits it is named, where several do so much is said. If there is none, the
-    nearest one stands beside the exact result (of FP64, on a part of the outputs): see ``in_statistics``.
+    nearest one stands beside the exact result (of FP64 operands, exact for a part of the outputs): see
+    ``in_statistics``. All errors together are no larger than those of the ways that were tried.
 
     Parameters
     ----------
@@ -64,14 +67,17 @@ def compare_product(
         raise InputError(f"{question} is no matrix product of a library. Example: system='torch.matmul'")
     if question.arrays[0].ndim != 2 or question.arrays[1].ndim != 2:
         raise InputError(f"{question}: two matrices are needed. Example: a (M, K), b (K, N)")
-    nearest, most, fit = dict[str, Way](), -1, dict[str, Codes]()
+    nearest, most, fit, tried = dict[str, Way](), -1, dict[str, Codes](), list[Codes]()
+    places = _fullest(question)
+    some = answer.codes[np.ix_(*places)]
     for way in _ways(question, chip, instruction):
-        corner = _results(question, way, _CORNER)
-        hits = {name: int(_same(question, answer, found).sum()) for name, found in corner.items()}
+        corner = _results(question, way, places)
+        tried += corner.values()
+        hits = {name: int(same_codes(found, some, question.output).sum()) for name, found in corner.items()}
         best = max(hits, key=lambda name: hits[name])
         if hits[best] == corner[best].size:
             wholes = _results(question, way, None)
-            found = {name: whole for name, whole in wholes.items() if _same(question, answer, whole).all()}
+            found = {n: whole for n, whole in wholes.items() if same_codes(whole, answer.codes, question.output).all()}
             if len(found) == len(SCALINGS):  # as where all scales are powers of two
                 found = {f"{way.name}, scaled in any order": found[best]}
             fit |= found
@@ -79,15 +85,20 @@ def compare_product(
             nearest, most = {best: way}, hits[best]
     if fit:
         return in_bits(part, question, answer, next(iter(fit.values())), told_ways(list(fit)))
-    size = _PART if FP64 in question.inputs else None
-    some = Answer(answer.codes[:size, :size], answer.provenance)
-    ours = {name: _results(question, way, size)[name] for name, way in nearest.items()}
-    return in_statistics(part, question, some, ours, _reach(question, chip, instruction, size))
+    ours = {name: _results(question, way, None)[name] for name, way in nearest.items()}
+    reach = _reach(question, chip, instruction)
+    there = Reach(*(of[np.ix_(*places)] for of in (reach.exact, reach.sizes, reach.worst)))
+    with np.errstate(all="ignore"):
+        usual = max(there.relative(np.asarray(decode(codes, question.output))) for codes in tried)
+    return in_statistics(part, question, answer, ours, replace(reach, usual=usual or None))
 
 
-def _same(q: Question, answer: Answer, found: Codes) -> npt.NDArray[np.bool_]:
-    """Where the first rows and columns have the same codes."""
-    return same_codes(found, answer.codes[: found.shape[0], : found.shape[1]], q.output)
+def _fullest(q: Question) -> Places:
+    """Rows and columns with few zeros: results of zeros are the same in all ways."""
+    a, b = (np.asarray(decode(codes, f)) != 0 for codes, f in zip(q.arrays[:2], q.inputs[:2], strict=True))
+    counts = (a.sum(axis=1), b.sum(axis=0))
+    rows, columns = (np.sort(np.argsort(-n, kind="stable")[:_CORNER]) for n in counts)
+    return rows, columns
 
 
 # --- ways to multiply -------------------------------------------------------------------------------------------------
@@ -168,9 +179,9 @@ def _on_ordinary_cores(q: Question) -> Iterator[Way]:
         yield Way(f"{name} in {format.title}", partial(products, plan=plan), format)
 
 
-def _results(q: Question, way: Way, size: int | None) -> dict[str, Codes]:
-    """The first rows and columns of the result, by name: sums may be scaled in several ways."""
-    a, b, *scales = _first(q, size)
+def _results(q: Question, way: Way, places: Places | None) -> dict[str, Codes]:
+    """The result, or some rows and columns of it, by name: sums may be scaled in several ways."""
+    a, b, *scales = q.arrays if places is None else _operands(q, *places)
     total, format = way.multiply(a, b), way.format
     results = {way.name: total}
     if scales:
@@ -187,17 +198,17 @@ def _times(x: Codes, y: Codes) -> Codes:
     return compute("mul", [x, y], [FP32, FP32], FP32, Policy())
 
 
-def _first(q: Question, size: int | None) -> list[Codes]:
-    """The operands of the first rows and columns, with their scales."""
+def _operands(q: Question, rows: Codes, columns: Codes) -> list[Codes]:
+    """The operands of some rows and columns, with their scales."""
     a, b, *scales = q.arrays
-    some = [s if s.size == 1 else s[:size] if s.shape[0] > 1 else s[:, :size] for s in scales]
-    return [a[:size], b[:, :size], *some]
+    some = [s if s.size == 1 else s[rows] if s.shape[0] > 1 else s[:, columns] for s in scales]
+    return [a[rows], b[:, columns], *some]
 
 
 # --- how far off any of them can be -----------------------------------------------------------------------------------
-def _reach(q: Question, chip: str | None, instruction: str | None, size: int | None) -> Reach:
+def _reach(q: Question, chip: str | None, instruction: str | None) -> Reach:
     """How far any order can get from the exact results: on ordinary cores, or where a chip has them on tensor cores."""
-    a, b, *scales = _first(q, size)
+    a, b, *scales = q.arrays
     x, y = (np.asarray(decode(codes, f)) for codes, f in zip((a, b), q.inputs[:2], strict=True))
     wide, k = FP64 in q.inputs, x.shape[1]
     last = 2.0 ** -(FP64 if wide else FP32).precision
@@ -205,9 +216,11 @@ def _reach(q: Question, chip: str | None, instruction: str | None, size: int | N
     cut = [_lost_on(m, q, k) for m in units if m.d != "f16" or flag(q, "allow_fp16_accumulation")]
     with np.errstate(all="ignore"):
         sizes = np.abs(x) @ np.abs(y)
-        exact = exact_products(x, y) if wide else x @ y  # in FP64, whose own errors are the last term below
+        exact = x @ y  # in FP64, whose own errors are the last term below
+        if wide:
+            exact[:_PART, :_PART] = exact_products(x[:_PART], y[:, :_PART])
         worst = max([k * last, *cut]) * sizes + _lost_on_parts(q, chip, x, y) + k * 2.0**-53 * sizes
-        spread = math.sqrt(k) * last * sizes if chip is None else None
+        spread = (1 + wide) * math.sqrt(k) * last * sizes if chip is None else None
         for s in scales:
             factor = np.asarray(decode(s, FP32))
             exact, sizes, worst = exact * factor, sizes * np.abs(factor), worst * np.abs(factor)

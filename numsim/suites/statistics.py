@@ -21,6 +21,8 @@ from numsim.suites.suite import Row
 Codes = npt.NDArray[Any]
 Floats = npt.NDArray[np.float64]
 ANY_ORDER = "within the bound of any order"
+UNDECIDED = "not decided: the bound of any order is as large as the sum"
+_FACTOR = 2  # of the errors of the worst way that is known: all together, those of another are no larger
 _WHAT = "adds in an order that no probe has shown; every error is within the bound that holds for any order"
 _RIGHT = "Nobody is wrong"
 SIGMAS = 6.0  # independent roundings are beyond in 2 exp(-6^2 / 2) of all cases at most: 3 of 10^8
@@ -33,7 +35,8 @@ class Reach:
 
     exact : the sums, rounded to FP64; NaN where there is none (infinite or NaN operands). sizes : sums of magnitudes.
     worst : the bound. spread : how large errors are at most (root mean square) if all roundings are to nearest and have
-        nothing to do with each other; None where numbers are cut, or rounded to another width on the way.
+        nothing to do with each other; None where numbers are cut, or rounded to another width on the way. usual : of
+        ways that were tried, the largest root mean square of errors over sizes; None where there is none.
 
     Source: n roundings of u each lose n u times the sum of magnitudes at most (C.-P. Jeannerod, S. Rump, SIAM J. Matrix
     Anal. Appl. 34 (2013) 338), and of random numbers some sqrt(n) u (N. Higham, T. Mary, SIAM J. Sci. Comput. 41 (2019)
@@ -44,6 +47,16 @@ class Reach:
     sizes: Floats
     worst: Floats
     spread: Floats | None = None
+    usual: float | None = None
+
+    @property
+    def bound(self) -> Floats:
+        return self.worst if self.spread is None else np.minimum(self.worst, SIGMAS * self.spread)
+
+    @property
+    def undecided(self) -> npt.NDArray[np.bool_]:
+        """Where the bound excludes neither zero nor the other sign."""
+        return np.asarray((self.bound > 0) & (self.bound >= np.abs(self.exact)))
 
     @property
     def ends(self) -> Reach:
@@ -54,8 +67,7 @@ class Reach:
     def contains(self, values: Floats, format: Format) -> npt.NDArray[np.bool_]:
         """Whether results lie between both ends, rounded: rounding keeps order, so that nothing else can come out."""
         known = np.isfinite(self.exact)
-        bound = self.worst if self.spread is None else np.minimum(self.worst, SIGMAS * self.spread)
-        ends = [np.nextafter(self.exact + sign * bound, sign * np.inf) for sign in (-1, 1)]
+        ends = [np.nextafter(self.exact + sign * self.bound, sign * np.inf) for sign in (-1, 1)]
         least, most = (_rounded(np.where(known, end, 0), format) for end in ends)
         return np.asarray(known & (least <= values) & (values <= most))
 
@@ -66,6 +78,8 @@ class Reach:
         root of their squares' sum. How large their mean square gets: D. Hsu, S. Kakade, T. Zhang, Electron. Commun.
         Probab. 17 (2012), no. 52.
         """
+        if self.usual is not None and (own := self.relative(values)) > _FACTOR * self.usual:
+            return f"errors are {own / self.usual:.2g} times as large as those of the worst way that is known"
         if self.spread is None:
             return ""
         errors = values - self.exact
@@ -79,6 +93,12 @@ class Reach:
         if beyond.sum() > beyond.size * (1 + 2 * math.sqrt(t) + 2 * t):
             return "errors are larger, all together, than roundings to nearest make them"
         return ""
+
+    def relative(self, values: Floats) -> float:
+        """The root mean square of errors over sizes, where both are numbers; else 0."""
+        errors = (values - self.exact)[self.sizes > 0] / self.sizes[self.sizes > 0]
+        errors = errors[np.isfinite(errors)]
+        return float(np.sqrt(np.mean(errors**2))) if errors.size else 0.0
 
 
 @dataclass(frozen=True)
@@ -117,7 +137,8 @@ def in_statistics(part: str, question: Question, answer: Answer, candidates: Map
 
     Those that give all bits are named. Else what differs from the nearest one is within the bound of any order, or
     unexplained: where it is beyond, where operands are infinite or NaN, and everywhere if all errors together cannot be
-    those of roundings to nearest.
+    those of known ways, or of roundings to nearest. Where the bound is as large as the sum nothing is decided: that is
+    not compared, and said.
 
     candidates : codes by the name of the way.
     """
@@ -132,16 +153,20 @@ def in_statistics(part: str, question: Question, answer: Answer, candidates: Map
         if not beyond.any():
             why = reach.ends.systematic(values[..., -1], f) if running else reach.systematic(values, f)
             beyond = ~same[best] & bool(why)
-    equal, unexplained = int(same[best].sum()), int(beyond.sum())
-    within = codes.size - equal - unexplained
+        undecided = int(np.count_nonzero(~same[best] & ~beyond & reach.undecided))
+    equal, unexplained, compared = int(same[best].sum()), int(beyond.sum()), codes.size - undecided
+    within = compared - equal - unexplained
     shown = []
     for at in map(tuple, np.argwhere(beyond)[:SHOWN].tolist()):
         here, there = (describe(int(x[at]), f) for x in (codes, candidates[best]))
         shown.append(Difference(str(question), at, (f"exactly {reach.exact[at]:.9g}",), here, there, ""))
     machine, documented = str(answer.provenance.get("machine")), {ANY_ORDER: within} if within else {}
-    verdict = SumVerdict(machine, "emulated", codes.size, equal, 0, documented, unexplained, tuple(shown),
+    verdict = SumVerdict(machine, "emulated", compared, equal, 0, documented, unexplained, tuple(shown),
+                         skipped={UNDECIDED: undecided} if undecided else {},
                          reasons={ANY_ORDER: (_WHAT, _RIGHT)} if within else {})  # fmt: skip
     says = f"{unexplained} UNEXPLAINED, {why or 'beyond the bound of any order'}" if unexplained else ANY_ORDER
+    if not compared:
+        says = UNDECIDED
     return Row(part, verdict, f"{says}: {equal} of {codes.size} as {best}; {_errors(values, ours, reach, f)}")
 
 

@@ -19,7 +19,7 @@ from numsim.machines.question import LIBRARY, Answer, Question, ask
 from numsim.machines.recorded import Record
 from numsim.reveal.trees import rounds_of
 from numsim.rounding import Policy, convert, encode
-from numsim.suites.library import ROWS, Answers, SumTree, compare_sum, encode_power, sum_tree
+from numsim.suites.library import ROWS, Answers, SumTree, compare_sum, emulated, encode_power, sum_tree
 from numsim.suites.statistics import cancelling_codes, exact_sums, uniform_codes
 from numsim.suites.suite import Collector, Row, Suite, left_out
 
@@ -104,11 +104,12 @@ def ask_all(collector: Collector) -> None:
 
 # --- comparing --------------------------------------------------------------------------------------------------------
 class Found(NamedTuple):
-    """Of one part: its tree, or that of fewer numbers that were asked alike; and what was asked besides the probes."""
+    """Of one part: its tree, or that of fewer numbers that were asked alike; the numbers to add; and the probes."""
 
     part: Part
     tree: SumTree
     asked: tuple[tuple[Question, Answer], ...]
+    probes: tuple[tuple[Question, Answer], ...]
 
 
 def read(record: Record) -> list[Found]:
@@ -124,24 +125,32 @@ def read(record: Record) -> list[Found]:
             tree = part.tree(answers)
             trees.setdefault(kind, tree)
         else:
-            tree = trees[kind]
-        if answers.rest:
-            found.append(Found(part, tree, tuple(answers.rest.values())))
+            untold = SumTree(
+                part.system, part.format, part.length, 0 if part.alone else ROWS, why="no probes are there"
+            )
+            tree = trees.get(kind, untold)
+        probes = (pair for digest, pair in answers.answers.items() if digest not in answers.rest)
+        if answers.answers:
+            found.append(Found(part, tree, tuple(answers.rest.values()), tuple(probes)))
     return found
 
 
 def compare_all(record: Record) -> list[Row]:
-    """A row for each part: bit by bit in the order that was revealed, else by statistics."""
+    """A row for each part, its probes among them: bit by bit in the order that was revealed, else by statistics."""
     return [*map(_row, read(record)), *left_out(record)]
 
 
 def _row(found: Found) -> Row:
-    part, tree, asked = found
-    if not part.probed and part.alone and part.system == "torch.sum":
+    part, tree, asked, probes = found
+    known = bool(asked) and emulated(asked[0][0], tree) is not None
+    if asked and part.alone and not known:
         asked = (_stacked(asked),)
     rows = [compare_sum(part.name, q, a, tree) for q, a in asked]
+    rows += [compare_sum(part.name, q, a, tree, probe=True) for q, a in probes]
     verdict = sum((row.verdict for row in rows[1:]), rows[0].verdict)
     note = next((row.note for row in rows if row.verdict.unexplained), rows[0].note)
+    if known:
+        note = f"{verdict.text}: {tree.words}"
     if part.ones and not verdict.unexplained:
         note = _told_ones(part, asked[0][1].codes)
     return Row(part.name, verdict, note)
@@ -172,9 +181,9 @@ def errors(found: Sequence[Found]) -> dict[Format, dict[int, list[float]]]:
     Those add one number after another, in FP32 and in the format itself.
     """
     by_format: dict[Format, dict[int, list[float]]] = {}
-    for part, _, asked in found:
+    for part, _, asked, _ in found:
         f = part.format
-        if part.system != "torch.sum" or part.ones or (part.alone and part.length < 1000):
+        if not asked or part.system != "torch.sum" or part.ones or (part.alone and part.length < 1000):
             continue
         question, answer = _stacked(asked) if part.alone else asked[0]
         x = question.arrays[0]
@@ -198,7 +207,7 @@ def draw(record: Record, style: str) -> Drawn:
     found = read(record)
     orders = [
         (part.format, tree.trees[0], tree.accumulator)
-        for part, tree, _ in found
+        for part, tree, _, _ in found
         if (part.system, part.length, part.alone) == ("torch.sum", LENGTHS[0], False)
         if tree.trees and rounds_of(tree.trees[0]) is not None
     ]

@@ -217,13 +217,26 @@ def _pictures(suite: Suite, record: Record, style: str) -> list[str]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # a sign that the font lacks
-            drawn = [(_svg(figure, n, alt), alt) for n, (_, figure, alt) in enumerate(suite.draw(record, style))]
+            drawn = [
+                (_svg(figure, n, alt), _caption(figure, alt))
+                for n, (_, figure, alt) in enumerate(suite.draw(record, style))
+            ]
     except (ImportError, UnavailableError, ValueError, LookupError, TypeError, AttributeError) as error:
         # a record may be well formed and say nonsense
         what = "matplotlib does not load here" if isinstance(error, ImportError) else "they cannot be drawn"
         return ["<h2>Pictures</h2>", f"<p>No picture: {what} ({escape(str(error)[:200])}).</p>"]
-    shown = [f"<figure>{svg}<figcaption>{escape(alt)}</figcaption></figure>" for svg, alt in drawn]
+    shown = [
+        f"<figure>{svg}{f'<figcaption>{escape(caption)}</figcaption>' * bool(caption)}</figure>"
+        for svg, caption in drawn
+    ]
     return ["<h2>Pictures</h2>", *shown] if shown else []
+
+
+def _caption(figure: Any, alt: str) -> str:
+    """The alternative text but for what stands over the picture."""
+    title = " ".join(figure.get_suptitle().split())
+    rest = " ".join(alt.split()).removeprefix(title).lstrip(".:; ") if title else alt
+    return rest[:1].upper() + rest[1:]
 
 
 def _svg(figure: Any, number: int, alt: str) -> str:

@@ -75,9 +75,8 @@ def casts(rows: Sequence[Row], record: Record, style: str = "page") -> Drawn:
                 lines = [line for reason in row.verdict.quirks for line in textwrap.wrap(reason, 15)]
                 text = "\n".join(lines) if kind == "documented" else mark
                 shade = "white" if color in (BLUE, VERMILLION) else BLACK
-                axes.text(
-                    x, y, text, ha="center", va="center", color=shade, fontsize=size * (0.52 if text != mark else 1)
-                )
+                small = min(0.52, 1.65 / max(len(lines), 1)) if text != mark else 1
+                axes.text(x, y, text, ha="center", va="center", color=shade, fontsize=size * small)
         titles = [get_format(name).title for name in names]
         ticks(axes.xaxis, range(len(names)), titles)
         ticks(axes.yaxis, range(len(names)), titles)

@@ -38,7 +38,10 @@ def loss_scaling(traces: Mapping[str, Trace], here: Mapping[str, Trace | None], 
     drawn: Drawn = []
     if scaled := {name: trace for name, trace in traces.items() if "scale" in trace.series}:
         spikes = {step for trace in scaled.values() for step in trace.happened("spike")}
-        below = "torch's GradScaler while a network learns the digits."
+        below = (
+            "torch's GradScaler while a network learns the digits. Overflows: searching, down from the first scale; "
+        )
+        below += "probing, after a growth; falling, where gradients outgrew a scale that had fitted."
         below += f" Made infinite: a gradient of step {listed(sorted(map(str, spikes)))}." if spikes else ""
         drawn.append(scale_plot(scaled, style, stem="loss-scaling-scales", below=below))
     with settings(style):
@@ -62,7 +65,8 @@ def _ranges(traces: Mapping[str, Trace], here: Mapping[str, Trace | None], style
     limits = (FP16.emin, GREEN, "-.", "FP16: least normal"), (FP16.emin - FP16.fraction_bits, GREY, ":", "least number")
     for line, (name, trace) in zip(panels, traces.items(), strict=True):
         for axes, layer in zip(line, layers, strict=True):
-            for of, color, dash, label in ((here[name], ORANGE, "--", "this CPU"), (trace, BLUE, "-", "the machine")):
+            # the CPU's dashes lie on the machine's line, where both are the same
+            for of, color, dash, label in ((trace, BLUE, "-", "the machine"), (here[name], ORANGE, "--", "this CPU")):
                 if of is not None:
                     least, most = (_log2(of[f"{layer} {what}"]) for what in ("least", "amax"))
                     axes.plot(of.steps, most, color=color, linestyle=dash, linewidth=size * 0.08, label=label)

@@ -195,6 +195,11 @@ SUITE = Suite(
     ask=_ask,
     compare=_compare,
     draw=_draw,
+    words=(
+        f"fp16: with GradScaler; fp16-odd: with factors {_ODD['growth_factor']} and {_ODD['backoff_factor']}, which are no "
+        "powers of two; fp16-bare, bf16, fp32: without a scaler",
+        "course: what a run learns, beside the same on this CPU; lost: gradients that underflow made zero",
+    ),
     sources=(
         "PyTorch 2.13, torch/amp/grad_scaler.py and ATen's _amp_update_scale_",
         "P. Micikevicius et al., Mixed Precision Training, ICLR 2018, section 3.2",

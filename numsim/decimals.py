@@ -126,8 +126,8 @@ def _interval(
     """The ends of what rounds to x > 0, which lies between two neighbours, and whether each end does, too."""
     even = _is_even(rank, format)
     low, high = (under + x) // 2, (x + over) // 2
-    if rounding == "nearest-even":  # a tie between zero and the least number of a format without subnormals gives zero
-        return low, high, even and not (format.gap and rank == _least(format)), even
+    if rounding == "nearest-even":  # (half of the least number, which may go to zero, is no decimal that is tried)
+        return low, high, even, even
     if rounding == "nearest-away":
         return low, high, True, False
     if rounding == "odd":

@@ -413,6 +413,7 @@ def test_next_of_every_code():
     for format in [
         *numsim.list_formats(),
         *map(numsim.get_format, ("binary8p3se", "binary6p3ue", "binary8p4sf", "e6m9")),
+        numsim.Format("no_subnormals", 4, 3, 7, subnormals=False),
     ]:
         if format.bits > 16 or (format.bits > 12 and format.name not in ("fp16", "bf16")):
             continue
@@ -427,6 +428,8 @@ def test_next_of_every_code():
             assert np.all(got.codes[nan] == format.nan_code)
             right = ladder[np.clip(places[~nan] + step, 0, ladder.size - 1)]
             assert np.array_equal(got.values[~nan], right), (format.name, function.__name__)
+            made = got.codes[~nan][(right == 0) & (values[~nan] != 0)]
+            assert set(made.tolist()) <= {0, format.sign_mask}, format.name
             zeros = got.values[~nan][(right == 0) & (values[~nan] != 0)]  # from the least number: -0 going up
             if format.signed and format.specials != "fnuz":
                 assert np.all(np.signbit(zeros) == (sign == -1)) and zeros.size == 1

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from numsim import files
 from numsim._version import __version__
-from numsim.errors import UnavailableError
+from numsim.errors import UnavailableError, check_choice
 from numsim.machines import list_machines
 from numsim.machines.recorded import Record
 from numsim.show import suite_text
@@ -67,6 +67,7 @@ def page(suite: Suite, record: Record, rows: Sequence[Row], style: str = "page")
 
     style : "page" or "slide", of the pictures. Without matplotlib there are none, and the page says so.
     """
+    check_choice("style", style, ("page", "slide"), "style='slide'")
     title = f"{suite.title}: {record.provenance.get('device') or record.machine}"
     held, notes = suite_text.evidence(record), suite.notes(record, rows)
     parts = [
@@ -221,7 +222,7 @@ def _pictures(suite: Suite, record: Record, style: str) -> list[str]:
                 (_svg(figure, n, alt), _caption(figure, alt))
                 for n, (_, figure, alt) in enumerate(suite.draw(record, style))
             ]
-    except (ImportError, UnavailableError, ValueError, LookupError, TypeError, AttributeError) as error:
+    except (ImportError, UnavailableError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
         # a record may be well formed and say nonsense
         what = "matplotlib does not load here" if isinstance(error, ImportError) else "they cannot be drawn"
         return ["<h2>Pictures</h2>", f"<p>No picture: {what} ({escape(str(error)[:200])}).</p>"]

@@ -38,10 +38,8 @@ def loss_scaling(traces: Mapping[str, Trace], here: Mapping[str, Trace | None], 
     drawn: Drawn = []
     if scaled := {name: trace for name, trace in traces.items() if "scale" in trace.series}:
         spikes = {step for trace in scaled.values() for step in trace.happened("spike")}
-        below = (
-            "torch's GradScaler while a network learns the digits. Overflows: searching, down from the first scale; "
-        )
-        below += "probing, after a growth; falling, where gradients outgrew a scale that had fitted."
+        below = "torch's GradScaler while a network learns the digits. Searching: down from the first scale; probing: "
+        below += "after a growth; falling: gradients had grown out of a scale that had fitted."
         below += f" Made infinite: a gradient of step {listed(sorted(map(str, spikes)))}." if spikes else ""
         drawn.append(scale_plot(scaled, style, stem="loss-scaling-scales", below=below))
     with settings(style):

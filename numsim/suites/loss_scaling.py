@@ -196,7 +196,7 @@ SUITE = Suite(
     compare=_compare,
     draw=_draw,
     words=(
-        f"fp16: with GradScaler; fp16-odd: with factors {_ODD['growth_factor']} and {_ODD['backoff_factor']}, which are no "
+        f"fp16: with GradScaler; fp16-odd: with factors {_ODD['growth_factor']} and {_ODD['backoff_factor']}, no "
         "powers of two; fp16-bare, bf16, fp32: without a scaler",
         "course: what a run learns, beside the same on this CPU; lost: gradients that underflow made zero",
     ),

@@ -28,6 +28,7 @@ from numsim.show import report, suite_page, suite_text, text
 from numsim.show.text import Line, Span
 from numsim.suites import Row, get_suite
 from numsim.suites.products import ways_to_try
+from numsim.suites.statistics import UNDECIDED
 from numsim.tensorcore import EvidenceWarning
 from numsim.traces import Trace, load_trace, read_trace
 
@@ -204,7 +205,7 @@ def compare_suite(record: Record, what: str, nan: str) -> dict[str, Any]:
         "file": what,
         "kind": "suite",
         "what": f"suite {suite.name}: {said}",
-        "equal": total.compared > 0 and not total.differ and not record.failed,
+        "equal": _status(record, total) == "equal",
         "status": _status(record, total),
         "differences": [str(d) for row in rows for d in row.verdict.shown],
         "verdict": total.to_dict(),
@@ -223,7 +224,9 @@ def _status(record: Record, total: Verdict) -> str:
         return "unexplained"
     if record.failed:
         return "failed"
-    return "documented" if total.documented else "equal" if total.compared else "nothing compared"
+    if total.documented:
+        return "documented"
+    return "not decided" if UNDECIDED in total.skipped else "equal" if total.compared else "nothing compared"
 
 
 def _check_all_looked_at(record: Record, rows: Sequence[Row]) -> None:

@@ -27,7 +27,16 @@ if TYPE_CHECKING:
 
 __all__ = ["page", "table_lines", "write"]
 
-MARKS = {"same": "✓", "documented": "≈", "bounded": "∼", "differs": "✗", "told": "·", "failed": "!", "skipped": "–"}
+MARKS = {
+    "same": "✓",
+    "documented": "≈",
+    "bounded": "∼",
+    "undecided": "?",
+    "differs": "✗",
+    "told": "·",
+    "failed": "!",
+    "skipped": "–",
+}
 
 _STYLE = """
 :root{color-scheme:light dark;--ink:#1b1b1b;--soft:#555;--paper:#fff;--card:#f5f5f3;--line:#cfcfca;--good:#0072b2;
@@ -100,7 +109,10 @@ def write(path: Path | str, suite: Suite, record: Record, rows: Sequence[Row], s
 
 def _banner(suite: Suite, record: Record, rows: Sequence[Row]) -> str:
     kinds = {suite_text.outcome(row) for row in rows}
-    worst = next((k for k in ("differs", "failed", "documented", "bounded", "same", "told") if k in kinds), "skipped")
+    worst = next(
+        (k for k in ("differs", "failed", "undecided", "documented", "bounded", "same", "told") if k in kinds),
+        "skipped",
+    )
     if suite.lacks(record) and worst == "same":
         worst = "skipped"
     return f'<p class="verdict {worst}">{_mark(worst)}{escape(suite_text.headline(suite, record, rows))}</p>'
@@ -222,7 +234,15 @@ def _pictures(suite: Suite, record: Record, style: str) -> list[str]:
                 (_svg(figure, n, alt), _caption(figure, alt))
                 for n, (_, figure, alt) in enumerate(suite.draw(record, style))
             ]
-    except (ImportError, UnavailableError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError) as error:
+    except (
+        ImportError,
+        UnavailableError,
+        ValueError,
+        LookupError,
+        TypeError,
+        AttributeError,
+        ArithmeticError,
+    ) as error:
         # a record may be well formed and say nonsense
         what = "matplotlib does not load here" if isinstance(error, ImportError) else "they cannot be drawn"
         return ["<h2>Pictures</h2>", f"<p>No picture: {what} ({escape(str(error)[:200])}).</p>"]

@@ -24,12 +24,14 @@ WORDS = {  # what can become of a part
     "same": "numsim computes the same",
     "documented": "it differs, and a known cause explains it",
     "bounded": "it differs by no more than the order of additions can: no probe has shown which it is",
+    "undecided": "not decided: the bound of any order is as large as the sums",
     "differs": "it differs, and nothing explains it",
     "told": "told, not compared bit by bit",
     "failed": "the answers cannot be trusted, and are not kept",
     "skipped": "not compared, for a reason that is told",
 }
-_ANY_ORDER = "within the bound of any order"  # of numsim.suites.statistics, a floor above
+# of numsim.suites.statistics, a floor above:
+_ANY_ORDER, _UNDECIDED = "within the bound of any order", "not decided: the bound of any order is as large as the sum"
 UNASKED = ("failed", "skipped")  # told below the table
 _SHOWN_OF_A_PART, _SHOWN = 3, 20  # unexplained differences in text
 
@@ -68,7 +70,7 @@ def called(machine: str) -> str:
 
 
 def outcome(row: Row) -> str:
-    """What became of a part: "same", "documented", "bounded", "differs", "told", "failed" or "skipped".
+    """What became of a part: "same", "documented", "bounded", "undecided", "differs", "told", "failed" or "skipped".
 
     >>> from numsim.suites import Row
     >>> outcome(Row("wgmma", Verdict("cuda", "emulated", compared=8, equal=8)))
@@ -80,6 +82,8 @@ def outcome(row: Row) -> str:
         return "differs"
     if row.verdict.documented:
         return "bounded" if set(row.verdict.documented) == {_ANY_ORDER} else "documented"
+    if undecided := row.verdict.skipped.get(_UNDECIDED):
+        return "undecided" if undecided >= row.verdict.compared else "bounded"
     if row.verdict.compared:
         return "same"
     return "skipped" if row.verdict.skipped else "told"
@@ -90,7 +94,7 @@ def groups(rows: Iterable[Row]) -> list[Group]:
     found: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
         family, kind = _family(row.part), outcome(row)
-        own = row.part if kind in ("differs", "bounded") else ""  # their words count
+        own = row.part if kind in ("differs", "bounded", "undecided") else ""  # their words count
         found.setdefault((family, kind, says(row), own), []).append(row)
     return [Group(family, kind, said, tuple(some)) for (family, kind, said, _), some in found.items()]
 
@@ -111,6 +115,7 @@ def summary(record: Record, rows: Sequence[Row]) -> str:
     said = [f"Same bits in {count['same']} of {of}"]
     said += [f"{count['documented']} as documented"] * bool(count["documented"])
     said += [f"{count['bounded']} {_ANY_ORDER}"] * bool(count["bounded"])
+    said += [f"{count['undecided']} not decided"] * bool(count["undecided"])
     said += [f"{count['differs']} WITH UNEXPLAINED DIFFERENCES"] * bool(count["differs"])
     text = f"{', '.join(said)}: {many(len(record.parts), 'question')}, {many(compared, 'result')}"
     if compared < recorded:

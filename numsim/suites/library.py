@@ -347,7 +347,7 @@ def _reach(x: Floats, running: bool, tree: SumTree) -> Reach:
     shown = [n + 1 for n in tree.kept if n is not None]
     last = 2.0 ** -min(shown, default=FP32.precision)
     sizes = np.cumsum(np.abs(x), axis=-1) if running else np.abs(x).sum(axis=-1)
-    additions = np.arange(x.shape[-1]) if running else x.shape[-1] - 1
+    additions = np.arange(x.shape[-1]) if running else max(x.shape[-1] - 1, 0)
     independent = len(set(tree.kept)) < 2 and x.shape[-1] * last < _STALLS
     spread = np.sqrt(additions) * last * sizes if independent else None
     return Reach(exact_sums(x, running), sizes, additions * last * sizes, spread)

@@ -1,36 +1,41 @@
 """Every command of "Does your chip agree?" that can run without a GPU prints what the page shows.
 
 ``[...]`` alone on a line stands for any lines, within a line for any text: versions, and what this computer is called.
-``python -m tests.tutorials.test_does_your_chip_agree`` writes the present output into blocks that are no longer right;
-cuts are to be made again by hand.
+``python -m tests.tutorials.test_does_your_chip_agree`` makes the two records beside the page anew, and writes the
+present output into blocks that are no longer right; cuts are to be made again by hand.
 """
 
 import re
+import shutil
 import tempfile
-from pathlib import Path
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from numsim.cli import CANNOT_RUN, main
 from numsim.gpu.driver import driver_found
 from numsim.machines import Can
 from numsim.machines.emulated import Emulated
+from numsim.machines.question import Answer
+from numsim.machines.recorded import parse_record, read_record
+from numsim.reveal.fit import compute
 from numsim.show.suite_text import WORDS
-from numsim.suites import SUITES, collect, get_suite
+from numsim.suites import SUITES, collect, tensorcore
 from tests.test_readme import run
 from tests.tutorials.notebooks import TUTORIALS
 
 FILE = TUTORIALS / "does-your-chip-agree.md"
 PAGE = FILE.read_text("utf-8")
-RECORD = "tensorcore-t4-stand-in.npz"
+RECORD, RECORD_23 = "t4-stand-in.npz", "t4-stand-in-23-bits.npz"
 BLOCKS = re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL)
 CUT = "[...]"
 
 
 class StandIn(Emulated):
-    """In place of a T4: numsim's own model of one."""
+    """In place of a T4: numsim's own model of one, or of a unit that keeps fewer bits."""
 
-    name, chip = "cuda", "t4"
+    name, chip = "stand-in", "t4"
 
     def can(self, question=None):
         if question is not None and (question.model is None or question.chip != self.chip):
@@ -38,12 +43,30 @@ class StandIn(Emulated):
         return super().can(question)
 
     def provenance(self):
-        return {"machine": self.name, "device": "T4 stand-in", "compute_capability": "7.5"}
+        return {"machine": self.name, "device": "T4 stand-in", "what": "numsim's own model, no GPU"}
 
 
-@pytest.fixture(scope="module")
-def record():
-    return collect(get_suite("tensorcore"), StandIn())
+class StandIn23(StandIn):
+    bits = 23
+
+    def answer(self, question):
+        model = question.model
+        other = replace(model, unit=replace(model.unit, fraction_bits=self.bits))
+        return Answer(compute(other, question.arrays), self.provenance())
+
+    def provenance(self):
+        return {**super().provenance(), "device": "T4 stand-in, 23 bits", "what": "numsim's own model, F = 23, no GPU"}
+
+
+RECORDS = {RECORD: (StandIn, tensorcore.EXPERIMENTS), RECORD_23: (StandIn23, {"kept-bits": {}})}
+
+
+def made(name):
+    """A record of a stand-in; that of 23 bits without the experiments that would make it large."""
+    machine, experiments = RECORDS[name]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tensorcore, "EXPERIMENTS", experiments)
+        return collect(tensorcore.SUITE, machine())
 
 
 def commands(block):
@@ -62,8 +85,9 @@ def matches(shown, printed):
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=[b.partition("\n")[0][2:60] for b in BLOCKS])
-def test_commands_print_what_the_page_shows(block, tmp_path, record):
-    (tmp_path / RECORD).write_bytes(record)
+def test_commands_print_what_the_page_shows(block, tmp_path):
+    for name in RECORDS:
+        shutil.copy(TUTORIALS / name, tmp_path)
     for command, shown in commands(block):
         if "cuda" in command and driver_found():
             pytest.skip("there is a GPU here: the page shows what happens without one")
@@ -98,6 +122,8 @@ def test_the_verdicts_are_those_that_numsim_gives():
         Verdict("a", "b", compared=1, equal=1).text,
         Verdict("a", "b", compared=1, nan=1).text,
         "as documented: *name*",
+        "within the bound of any order",
+        "not decided: *why*",
         "*n* UNEXPLAINED",
         "skipped: *why*",
         "FAILED: *why*",
@@ -118,11 +144,26 @@ def test_links_lead_somewhere():
         assert not anchor or path or anchor in anchors, target
 
 
+@pytest.mark.parametrize("name", RECORDS)
+def test_the_records_are_what_numsim_makes(name):
+    """Made anew by the module's own command where the suite asks other things."""
+    kept, now = read_record(TUTORIALS / name), parse_record(made(name), name)
+    assert kept.provenance == now.provenance and kept.machine == "stand-in" and "no GPU" in kept.provenance["what"]
+    assert kept.inputs == now.inputs and kept.parts == now.parts
+    assert all(np.array_equal(a.codes, b.codes) for (_, a), (_, b) in zip(kept.answers, now.answers, strict=True))
+
+
+def test_the_records_are_small():
+    assert sum((TUTORIALS / name).stat().st_size for name in RECORDS) < 2e6
+
+
 if __name__ == "__main__":
-    answers = collect(get_suite("tensorcore"), StandIn())
+    for name in RECORDS:
+        (TUTORIALS / name).write_bytes(made(name))
     for block in BLOCKS:
         with tempfile.TemporaryDirectory() as folder:
-            (Path(folder) / RECORD).write_bytes(answers)
+            for name in RECORDS:
+                shutil.copy(TUTORIALS / name, folder)
             fresh = ""
             for command, shown in commands(block):
                 printed = run(command, folder)

@@ -84,7 +84,7 @@ class Cpu:
         names = [*(f"p{n}" for n in range(operands)), "p", *(f"n{n}" for n in range(numbers))]
         defines = "\n".join(line for line in kernel.header.splitlines() if line.startswith("#define"))
         source = re.sub(r"asm volatile\([^;]*;[^;]*;", ";", kernel.source.replace('#include "instruction.h"', ""))
-        text = f'''#include "cuda_on_cpu.h"
+        text = f"""#include "cuda_on_cpu.h"
 {defines}
 typedef void (*Collective)(unsigned *, const unsigned *, const unsigned *, const unsigned *, unsigned long long);
 static Collective collective;
@@ -95,7 +95,7 @@ extern "C" void start(unsigned x, unsigned y, unsigned z, unsigned threads, {", 
 {{
     launch({{x, y, z}}, threads, [=] {{ {kernel.function}({", ".join(names)}); }});
 }}
-'''
+"""
         return _library(text, self.folder), i
 
 

@@ -13,12 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from numsim import ordering
+from numsim.arithmetic import convert
 from numsim.codes import Codes, check_codes, classify, decode, exact
 from numsim.errors import InputError, short
 from numsim.events import Events
 from numsim.formats import FP64, Format, get_format
 from numsim.host import flushes_subnormals
-from numsim.rounding import Nan, Overflow, Policy, Rounding, Subnormals, convert, draw_for, encode
+from numsim.rounding import Nan, Overflow, Policy, Rounding, Subnormals, draw_for, encode
 
 
 class UndefinedError(InputError, TypeError):

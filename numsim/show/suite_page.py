@@ -201,7 +201,7 @@ def _again(suite: Suite, record: Record) -> str:
         f"<pre>numsim record --suite {escape(suite.name)} --machine {machine}</pre>\n"
         "<h2>Send it</h2>\n<p>A record of a chip that numsim has none of is evidence, and one that differs is news: "
         "open an issue on numsim's repository, attach the .npz file, and paste what <code>numsim doctor</code> prints. "
-        "The record holds what stands under “The machine”, the questions and the answers; no user name, no path.</p>"
+        "The record holds what stands under “The machine”, the questions and the results; no user name, no path.</p>"
     )
 
 

@@ -27,7 +27,7 @@ WORDS = {  # what can become of a part
     "undecided": "not decided: the bound of any order is as large as the sums",
     "differs": "it differs, and nothing explains it",
     "told": "told, not compared bit by bit",
-    "failed": "the answers cannot be trusted, and are not kept",
+    "failed": "the results cannot be trusted, and are not kept",
     "skipped": "not compared, for a reason that is told",
 }
 # of numsim.suites.statistics, a floor above:

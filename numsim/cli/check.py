@@ -23,12 +23,11 @@ from numsim.machines import find_machine
 from numsim.machines.emulated import has_kernel
 from numsim.machines.question import LIBRARY, Question
 from numsim.machines.recorded import Record, parse_record
-from numsim.machines.verdict import Verdict, compare_answers, compare_traces
+from numsim.machines.verdict import UNDECIDED, Verdict, compare_answers, compare_traces
 from numsim.show import report, suite_page, suite_text, text
 from numsim.show.text import Line, Span
 from numsim.suites import Row, get_suite
 from numsim.suites.products import ways_to_try
-from numsim.suites.statistics import UNDECIDED
 from numsim.tensorcore import EvidenceWarning
 from numsim.traces import Trace, load_trace, read_trace
 

@@ -21,7 +21,7 @@ from numsim.formats import FP16
 from numsim.gpu import driver
 from numsim.gpu.driver import Device
 from numsim.gpu.ptx import Kernel
-from numsim.gpu.units import _as_product
+from numsim.gpu.units import as_product
 from numsim.tensorcore.models import IN_WORDS, TYPES, Model
 from numsim.tensorcore.products import common_shape
 
@@ -78,7 +78,7 @@ def multiply(
     z = np.broadcast_to(c, shape)
     if not math.prod(shape):
         return np.zeros(shape, code_dtype(TYPES[model.d]))
-    product = _as_product(x, y, shape)
+    product = as_product(x, y, shape)
     if product is not None and min(shape[-2:]) >= EDGE:
         return _products(device, model, *product[:2], z.reshape(-1, *shape[-2:])).reshape(shape)
     return _dots(device, model, x, y, z)

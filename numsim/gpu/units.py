@@ -16,7 +16,7 @@ import numpy.typing as npt
 from numsim.codes import code_dtype
 from numsim.errors import InputError
 from numsim.gpu.driver import Device, DeviceError
-from numsim.gpu.instructions import Instruction
+from numsim.gpu.instructions import Instruction, never_run
 from numsim.gpu.layouts import pack, unpack
 from numsim.gpu.ptx import kernel
 from numsim.random import bits_from
@@ -46,7 +46,7 @@ def multiply(
     shape = np.broadcast_shapes(a.shape[:-1], b.shape[:-1], c.shape)
     if not math.prod(shape):
         return np.zeros(shape, code_dtype(TYPES[model.d]))
-    if (product := _as_product(a, b, shape)) is not None:
+    if (product := as_product(a, b, shape)) is not None:
         x, y, rows, columns = product
         z = np.broadcast_to(c, shape).reshape(-1, rows, columns)
         return _products(device, i, x, y, z).reshape(shape)
@@ -73,7 +73,7 @@ def _rows(x: Codes, scales: Codes | None, i: Instruction) -> Codes:
     return np.concatenate(list(parts), -1).reshape(*shape, -1)
 
 
-def _as_product(a: Codes, b: Codes, shape: tuple[int, ...]) -> tuple[Codes, Codes, int, int] | None:
+def as_product(a: Codes, b: Codes, shape: tuple[int, ...]) -> tuple[Codes, Codes, int, int] | None:
     """a (batch, M, K) and b (batch, N, K) where results (..., M, N) are matrix products; else None."""
     if len(shape) < 2:
         return None
@@ -159,7 +159,9 @@ def check_placement(device: Device, i: Instruction) -> None:
     wanted = encode(a @ b.swapaxes(1, 2) + c, TYPES[i.d])
     found = _launch(device, i, x, y, _integers(c, i.c))
     if wrong := int(np.count_nonzero(found != wanted)):
-        raise DeviceError(f"{i.name}: {wrong} of {found.size} sums of small integers are wrong: elements are misplaced")
+        unseen = " (no GPU has run this kernel before)" if never_run(i) else ""
+        raise DeviceError(f"{i.name}: {wrong} of {found.size} sums of small integers are wrong: elements are "
+                          f"misplaced{unseen}")  # fmt: skip
 
 
 def _below(limit: int, shape: tuple[int, ...], seed: int) -> npt.NDArray[np.int64]:

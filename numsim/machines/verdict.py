@@ -28,6 +28,9 @@ from numsim.traces import Trace
 
 Codes = npt.NDArray[Any]
 SHOWN = 10  # differences that a verdict keeps
+# What is said of a library's sums in an order that nobody knows
+ANY_ORDER = "within the bound of any order"
+UNDECIDED = "not decided: the bound of any order is as large as the sum"
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from numsim.errors import InputError
 from numsim.experiments.experiment import Table
 from numsim.machines.recorded import Record
-from numsim.machines.verdict import Difference, Verdict
+from numsim.machines.verdict import ANY_ORDER, UNDECIDED, Difference, Verdict
 from numsim.show import report
 from numsim.show.text import Line, Span
 from numsim.tensorcore.chips import TITLES
@@ -30,8 +30,6 @@ WORDS = {  # what can become of a part
     "failed": "the results cannot be trusted, and are not kept",
     "skipped": "not compared, for a reason that is told",
 }
-# of numsim.suites.statistics, a floor above:
-_ANY_ORDER, _UNDECIDED = "within the bound of any order", "not decided: the bound of any order is as large as the sum"
 UNASKED = ("failed", "skipped")  # told below the table
 _SHOWN_OF_A_PART, _SHOWN = 3, 20  # unexplained differences in text
 
@@ -81,8 +79,8 @@ def outcome(row: Row) -> str:
     if row.verdict.unexplained:
         return "differs"
     if row.verdict.documented:
-        return "bounded" if set(row.verdict.documented) == {_ANY_ORDER} else "documented"
-    if undecided := row.verdict.skipped.get(_UNDECIDED):
+        return "bounded" if set(row.verdict.documented) == {ANY_ORDER} else "documented"
+    if undecided := row.verdict.skipped.get(UNDECIDED):
         return "undecided" if undecided >= row.verdict.compared else "bounded"
     if row.verdict.compared:
         return "same"
@@ -114,7 +112,7 @@ def summary(record: Record, rows: Sequence[Row]) -> str:
     of = many(len(asked), noun(row.part for row in asked))
     said = [f"Same bits in {count['same']} of {of}"]
     said += [f"{count['documented']} as documented"] * bool(count["documented"])
-    said += [f"{count['bounded']} {_ANY_ORDER}"] * bool(count["bounded"])
+    said += [f"{count['bounded']} {ANY_ORDER}"] * bool(count["bounded"])
     said += [f"{count['undecided']} not decided"] * bool(count["undecided"])
     said += [f"{count['differs']} WITH UNEXPLAINED DIFFERENCES"] * bool(count["differs"])
     text = f"{', '.join(said)}: {many(len(record.parts), 'question')}, {many(compared, 'result')}"

@@ -13,15 +13,13 @@ import numpy.typing as npt
 from numsim.codes import code_dtype, decode
 from numsim.formats import Format
 from numsim.machines.question import Answer, Question
-from numsim.machines.verdict import SHOWN, Difference, Verdict, describe
+from numsim.machines.verdict import ANY_ORDER, SHOWN, UNDECIDED, Difference, Verdict, describe
 from numsim.random import bits_from
 from numsim.rounding import encode
 from numsim.suites.suite import Row
 
 Codes = npt.NDArray[Any]
 Floats = npt.NDArray[np.float64]
-ANY_ORDER = "within the bound of any order"
-UNDECIDED = "not decided: the bound of any order is as large as the sum"
 _FACTOR = 2  # of the errors of the worst way that is known: all together, those of another are no larger
 _WHAT = "adds in an order that no probe has shown; every error is within the bound that holds for any order"
 _RIGHT = "Nobody is wrong"

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from numsim.errors import InputError, UnavailableError
-from numsim.gpu import blackwell, units
+from numsim.gpu import blackwell, instructions, units
 from numsim.gpu.compiler import compiler
 from numsim.gpu.driver import DeviceError
 from numsim.gpu.instructions import Instruction, never_run, why_missing
@@ -82,8 +82,11 @@ def test_it_is_said_that_no_gpu_has_run_it(model):
     assert why_missing(i, (9, 0)) and why_missing(i, (12, 0) if model.chip == B200 else (10, 0))
 
 
-def test_what_has_run_is_not_called_so():
-    assert not any(never_run(Instruction.of(m)) for m in list_models("h200"))
+def test_a_kernel_has_run_when_a_record_has_it(monkeypatch):
+    models = [Instruction.of(m) for m in list_models("h200")]
+    assert all(map(never_run, models))  # no record yet
+    monkeypatch.setattr(instructions, "SEEN", frozenset({("wgmma", "")}))
+    assert {i.family for i in models if not never_run(i)} == {"wgmma"}
 
 
 # --- compiled ---------------------------------------------------------------------------------------------------------

@@ -11,10 +11,10 @@ from numsim.codes import decode, exact
 from numsim.errors import InputError
 from numsim.formats import BF16, E4M3, FP16, FP32, FP64, get_format
 from numsim.machines import Answer, Can, ask, get_machine
-from numsim.machines.verdict import Verdict
+from numsim.machines.verdict import ANY_ORDER, Verdict
 from numsim.reveal import trees
 from numsim.suites.library import Answers, SumTree, compare_product, compare_sum, sum_tree
-from numsim.suites.statistics import ANY_ORDER, cancelling_codes, exact_products, exact_sums, uniform_codes
+from numsim.suites.statistics import cancelling_codes, exact_products, exact_sums, uniform_codes
 from numsim.suites.suite import Collector
 from numsim.tensorcore import matmul
 

@@ -8,10 +8,10 @@ import pytest
 
 from numsim.formats import BF16, FP16, FP32
 from numsim.machines.recorded import parse_record
+from numsim.machines.verdict import ANY_ORDER
 from numsim.show import style, suite_page, suite_text, text
 from numsim.suites import Collector, collect, get_suite, sums
 from numsim.suites.library import add_in_order
-from numsim.suites.statistics import ANY_ORDER
 from tests.suites.test_library import Adds, four_lanes, halves, one_after_another
 
 SUITE = get_suite("sums")

@@ -12,8 +12,8 @@ from numsim.cli.check import compare_suite
 from numsim.errors import RecordError
 from numsim.formats import FP16, FP32
 from numsim.machines.question import Answer
+from numsim.machines.verdict import UNDECIDED
 from numsim.suites import sums
-from numsim.suites.statistics import UNDECIDED
 from tests.suites.test_library import Adds, four_lanes
 from tests.suites.test_sums import Mixed, recorded, rows_of
 

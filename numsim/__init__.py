@@ -65,7 +65,8 @@ from numsim.formats import (
 )
 from numsim.functions import cos, erf, exp, exp2, log, log2, rsqrt, sigmoid, sin, tanh
 from numsim.interop import from_dlpack, from_numpy, from_torch
-from numsim.operations import add, cumsum, div, dot, fma, matmul, mean, mul, norm, sqrt, sub, sum
+from numsim.operations import add, div, fma, mul, sqrt, sub
+from numsim.reductions import cumsum, dot, matmul, mean, norm, sum
 from numsim.rounding import encode, round_to
 from numsim.traces import Event, SumTrace, Trace, load_trace, trace_sum
 

@@ -1,6 +1,7 @@
 """``Array``: codes and their format, with NumPy manners.
 
-``operations.py`` has the functions that compute with it, ``array_protocols.py`` what NumPy's functions do with it.
+``operations.py``, ``elementwise.py``, ``functions.py`` and ``reductions.py`` compute with it;
+``array_protocols.py`` has what NumPy's functions do with it.
 """
 
 from __future__ import annotations
@@ -15,15 +16,11 @@ import numpy.typing as npt
 from numsim import ordering
 from numsim.arithmetic import convert
 from numsim.codes import Codes, check_codes, classify, decode, exact
-from numsim.errors import InputError, short
+from numsim.errors import InputError, UndefinedError, short
 from numsim.events import Events
 from numsim.formats import FP64, Format, get_format
 from numsim.host import flushes_subnormals
 from numsim.rounding import Nan, Overflow, Policy, Rounding, Subnormals, draw_for, encode
-
-
-class UndefinedError(InputError, TypeError):
-    """Something that NumPy's arrays can do and numsim's Arrays cannot; the message has a call that works."""
 
 
 class Array(np.lib.mixins.NDArrayOperatorsMixin):
@@ -308,12 +305,12 @@ class Array(np.lib.mixins.NDArrayOperatorsMixin):
         return self._like(codes), kept
 
     def _summed(self, name: str, axis: Any, dtype: Any, out: Any, keepdims: bool, options: dict[str, Any]) -> Array:
-        from numsim import operations
+        from numsim import reductions
 
         if dtype is not None or out is not None:
             raise InputError(f"dtype= and out= are not for Arrays. Example: numsim.{name}(x, accumulator='fp32')")
         terms, kept = self._merged(axis)
-        result: Array = getattr(operations, name)(terms, axis=-1, **options)
+        result: Array = getattr(reductions, name)(terms, axis=-1, **options)
         return result.reshape(kept) if keepdims else result
 
     def sum(
@@ -330,11 +327,11 @@ class Array(np.lib.mixins.NDArrayOperatorsMixin):
 
     def cumsum(self, axis: Any = None, dtype: Any = None, out: None = None, **options: Any) -> Array:
         """``numsim.cumsum`` with NumPy's signature."""
-        from numsim import operations
+        from numsim import reductions
 
         if dtype is not None or out is not None:
             raise InputError("dtype= and out= are not for Arrays. Example: numsim.cumsum(x, accumulator='fp32')")
-        return operations.cumsum(self, axis=axis, **options)
+        return reductions.cumsum(self, axis=axis, **options)
 
     def dot(self, other: Any, out: Any = None) -> Array:
         return np.dot(self, other, out)  # type: ignore[no-any-return]

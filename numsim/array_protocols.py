@@ -13,9 +13,9 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from numsim import elementwise, functions, operations, ordering
-from numsim.array import Array, UndefinedError, array
-from numsim.errors import InputError
+from numsim import elementwise, functions, operations, ordering, reductions
+from numsim.array import Array, array
+from numsim.errors import InputError, UndefinedError
 from numsim.formats import Format
 from numsim.values import as_values
 
@@ -95,7 +95,7 @@ def _call(name: str, inputs: tuple[Any, ...]) -> Any:
         return _compare(name, *inputs)[()]
     if name in _TRUTHS:
         return _TRUTHS[name](*inputs)[()]
-    operation = operations.UFUNCS.get(name) or functions.FUNCTIONS.get(name) or _OPERATIONS.get(name)
+    operation = functions.FUNCTIONS.get(name) or _OPERATIONS.get(name)
     if operation is None:
         refuse(name)
     if name in ("copysign", "ldexp"):  # a sign of any format, a power that is no operand
@@ -144,7 +144,9 @@ def _truth(x: Any) -> Any:
 
 
 _REDUCE = {"add": "sum", "maximum": "max", "minimum": "min", "logical_and": "all", "logical_or": "any"}
-_OPERATIONS: dict[str, Callable[..., Array]] = {  # besides those of the rooms that have lists of their own
+_OPERATIONS: dict[str, Callable[..., Array]] = {  # besides the elementary functions, which have a list of their own
+    "add": operations.add, "subtract": operations.sub, "multiply": operations.mul, "divide": operations.div,
+    "sqrt": operations.sqrt, "negative": operations.negative, "matmul": reductions.matmul,
     "maximum": elementwise.maximum, "minimum": elementwise.minimum,
     "fmax": elementwise.maximum_number, "fmin": elementwise.minimum_number,
     "absolute": elementwise.abs, "fabs": elementwise.abs, "positive": Array.copy,

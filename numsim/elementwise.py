@@ -18,7 +18,7 @@ from numsim.codes import Codes, classify
 from numsim.decimals import to_decimal
 from numsim.errors import InputError, RangeError, check_choice, short
 from numsim.formats import FP64, Format
-from numsim.operations import _elementwise, _one, _operands
+from numsim.operands import broadcast, one, operands, round_once
 from numsim.rounding import Overflow, Policy, Rounding, Subnormals, draw_for, encode
 from numsim.values import as_values, to_rational
 
@@ -35,7 +35,7 @@ def remainder(x: Any, y: Any, **options: Any) -> Array:
     >>> remainder(array([5.0, 7.0, -6.0], "fp16"), 4)
     numsim.array([1.0, -1.0, 2.0], 'fp16')
     """
-    return _elementwise("remainder", (x, y), **options)
+    return round_once("remainder", (x, y), **options)
 
 
 def minimum(x: Any, y: Any, **options: Any) -> Array:
@@ -52,42 +52,42 @@ def minimum(x: Any, y: Any, **options: Any) -> Array:
     >>> minimum(x, y), minimum_number(x, y)
     (numsim.array([1.0, -0.0, nan], 'bf16'), numsim.array([1.0, -0.0, 5.0], 'bf16'))
     """
-    return _elementwise("minimum", (x, y), **options)
+    return round_once("minimum", (x, y), **options)
 
 
 def maximum(x: Any, y: Any, **options: Any) -> Array:
     """The larger of two numbers; rules and options as for ``minimum``."""
-    return _elementwise("maximum", (x, y), **options)
+    return round_once("maximum", (x, y), **options)
 
 
 def minimum_number(x: Any, y: Any, **options: Any) -> Array:
     """The smaller of two numbers, or the only number; rules and options as for ``minimum``."""
-    return _elementwise("minimum_number", (x, y), **options)
+    return round_once("minimum_number", (x, y), **options)
 
 
 def maximum_number(x: Any, y: Any, **options: Any) -> Array:
     """The larger of two numbers, or the only number; rules and options as for ``minimum``."""
-    return _elementwise("maximum_number", (x, y), **options)
+    return round_once("maximum_number", (x, y), **options)
 
 
 def minimum_magnitude(x: Any, y: Any, **options: Any) -> Array:
     """The one nearer to zero; rules and options as for ``minimum``."""
-    return _elementwise("minimum_magnitude", (x, y), **options)
+    return round_once("minimum_magnitude", (x, y), **options)
 
 
 def maximum_magnitude(x: Any, y: Any, **options: Any) -> Array:
     """The one further from zero; rules and options as for ``minimum``."""
-    return _elementwise("maximum_magnitude", (x, y), **options)
+    return round_once("maximum_magnitude", (x, y), **options)
 
 
 def minimum_magnitude_number(x: Any, y: Any, **options: Any) -> Array:
     """The one nearer to zero, or the only number; rules and options as for ``minimum``."""
-    return _elementwise("minimum_magnitude_number", (x, y), **options)
+    return round_once("minimum_magnitude_number", (x, y), **options)
 
 
 def maximum_magnitude_number(x: Any, y: Any, **options: Any) -> Array:
     """The one further from zero, or the only number; rules and options as for ``minimum``."""
-    return _elementwise("maximum_magnitude_number", (x, y), **options)
+    return round_once("maximum_magnitude_number", (x, y), **options)
 
 
 # Exponents as numbers of a format: integers of up to 21 bits, none of them subnormal.
@@ -105,7 +105,7 @@ def scale_b(x: Any, n: Any, **options: Any) -> Array:
     >>> scale_b(array([1.0, 1.25, -0.0], "e4m3"), [8, -9, 5])
     numsim.array([256.0, 0.001953125, -0.0], 'e4m3fn')
     """
-    x, powers = _one("scale_b", x), as_values(n)
+    x, powers = one("scale_b", x), as_values(n)
     if powers.floats is not None:
         whole = bool(np.all(np.isfinite(powers.floats) & (np.rint(powers.floats) == powers.floats)))
     else:
@@ -113,7 +113,7 @@ def scale_b(x: Any, n: Any, **options: Any) -> Array:
     if not whole:
         raise InputError(f"scale_b: n={short(n)}: integers are needed. Example: numsim.scale_b(x, -3)")
     codes = encode(n, _EXPONENTS, overflow="saturate")  # beyond every format's range, from wherever x starts
-    return _elementwise("scale_b", (x, Array(np.asarray(codes), _EXPONENTS)), **{"format": x.format, **options})
+    return round_once("scale_b", (x, Array(np.asarray(codes), _EXPONENTS)), **{"format": x.format, **options})
 
 
 def log_b(x: Any, **options: Any) -> Array:
@@ -127,7 +127,7 @@ def log_b(x: Any, **options: Any) -> Array:
     >>> log_b(array([1.0, -0.3, 6e-8, 0.0], "fp16"))
     numsim.array([0.0, -2.0, -24.0, -inf], 'fp16')
     """
-    return _elementwise("log_b", (x,), **options)
+    return round_once("log_b", (x,), **options)
 
 
 # --- integers ---------------------------------------------------------------------------------------------------------
@@ -139,7 +139,7 @@ def _integers(
     name: str, x: Any, policy: Policy, seed: Any, random_bits: Any, sr_bits: int | None
 ) -> tuple[Array, Format, Codes, npt.NDArray[np.bool_]]:
     """x, integers in its place, and where it is itself: an integer of 2^52 (or 2^62) and more, infinite or NaN."""
-    x = _one(name, x)
+    x = one(name, x)
     draw = draw_for(policy, x.size, x.shape, seed, random_bits, sr_bits)
     source, codes, word = x.format, x.codes, x.codes.dtype.type
     grid = _INTEGERS[52 if source.fits(FP64) else 62]
@@ -252,7 +252,7 @@ def next_down(x: Any) -> Array:
 
 
 def _next(name: str, x: Any, up: bool) -> Array:
-    x = _one(name, x)
+    x = one(name, x)
     format, word = x.format, x.codes.dtype.type
     negative, magnitude = ordering.is_negative(x.codes, format), x.codes & word((1 << format.magnitude_bits) - 1)
     least = word(1 << format.fraction_bits if format.gap else 1)
@@ -269,7 +269,7 @@ def _next(name: str, x: Any, up: bool) -> Array:
 
 def abs(x: Any) -> Array:
     """|x|: the sign bit cleared, nothing rounded; NaN stays as it is."""
-    x = _one("abs", x)
+    x = one("abs", x)
     positive = x.codes & x.codes.dtype.type((1 << x.format.magnitude_bits) - 1)
     return Array(np.where(ordering.is_nan(x.codes, x.format), x.codes, positive), x.format, "abs")
 
@@ -285,10 +285,10 @@ def copysign(x: Any, y: Any) -> Array:
     >>> copysign(array([1.0, -2.0], "fp16"), array([-0.0, 5.0], "bf16"))
     numsim.array([-1.0, 2.0], 'fp16')
     """
-    x, y = _operands("copysign", (x, y), mixed=True)
+    x, y = operands("copysign", (x, y), mixed=True)
     if not x.format.signed:
         raise InputError(f"copysign: {x.format} is unsigned: it has no negative numbers.")
-    codes, others = _broadcast("copysign", x, y)
+    codes, others = broadcast("copysign", x, y)
     magnitude = codes & codes.dtype.type(x.format.sign_mask - 1)
     signed = _signed(magnitude, ordering.is_negative(others, y.format), x.format)
     return Array(np.where(ordering.is_nan(codes, x.format), codes, signed), x.format, "copysign")
@@ -350,7 +350,7 @@ def unordered(x: Any, y: Any) -> Any:
 
 def _compare(name: str, x: Any, y: Any) -> Any:
     if not isinstance(x, Array) and not isinstance(y, Array):
-        _one(name, x)  # refuses
+        one(name, x)  # refuses
     x, y = ((z.codes, z.format) if isinstance(z, Array) else as_values(z) for z in (x, y))
     return ordering.compare(name, x, y)[()]
 
@@ -367,18 +367,10 @@ def total_order(x: Any, y: Any) -> Any:
     >>> total_order(x[:-1], x[1:]).all(), total_order(x[1:], x[:-1]).any()
     (np.True_, np.False_)
     """
-    x, y = _operands("total_order", (x, y), mixed=False)
+    x, y = operands("total_order", (x, y), mixed=False)
     keys = []
-    for codes in _broadcast("total_order", x, y):
+    for codes in broadcast("total_order", x, y):
         key = ordering.keys(codes, x.format)
         last = ordering.is_nan(codes, x.format) & (x.format.specials == "fnuz")
         keys.append(np.where(last, 1 << x.format.magnitude_bits, key))
     return np.asarray(keys[0] <= keys[1]).astype(bool)[()]
-
-
-def _broadcast(name: str, x: Array, y: Array) -> tuple[Codes, Codes]:
-    try:
-        codes, others = np.broadcast_arrays(x.codes, y.codes)
-    except ValueError:
-        raise InputError(f"{name}: shapes {x.shape} and {y.shape} do not broadcast.") from None
-    return codes, others

@@ -30,6 +30,10 @@ class InputError(NumsimError, ValueError):
     """A value, code, shape, option or file that breaks a stated rule."""
 
 
+class UndefinedError(InputError, TypeError):
+    """Something that NumPy's arrays can do and numsim's Arrays cannot; the message has a call that works."""
+
+
 class RangeError(NumsimError, OverflowError):
     """A result that the asked-for type cannot hold."""
 

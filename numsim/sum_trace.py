@@ -12,7 +12,7 @@ import numpy.typing as npt
 from numsim.array import Array
 from numsim.codes import classify, exact, ulp
 from numsim.errors import InputError
-from numsim.operations import cumsum
+from numsim.reductions import cumsum
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,7 +15,8 @@ FLOORS = [  # from the ground up; a room may import rooms of its own floor and o
     {"values", "codebooks", "codes", "kernels", "rounding"},
     {"arithmetic", "elementary", "ordering"},
     {"accumulate"},
-    {"array", "interop", "operations", "elementwise", "decimals", "_function_tables", "functions"},
+    {"array", "interop", "decimals", "operands", "operations", "elementwise", "functions", "_function_tables"}
+    | {"reductions"},
     {"array_files", "array_protocols", "sum_trace", "traces", "expression"},
     {"testing"},
     {"explain", "explain_codebook", "data"},

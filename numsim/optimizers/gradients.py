@@ -17,8 +17,8 @@ from numsim.array import array
 from numsim.errors import InputError, check_choice, short
 from numsim.formats import FP32, Format, get_format
 from numsim.host import check_ieee
-from numsim.operations import sum as array_sum
 from numsim.optimizers.tensors import Tensor, Tensors, fit, fit_all
+from numsim.reductions import sum as array_sum
 
 DIVIDE = ("before", "after", "never")
 _EXAMPLE = "Example: unscale_and_clip(gradients, 65536.0, 1.0)"

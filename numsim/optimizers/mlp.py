@@ -20,10 +20,10 @@ from numsim.data import load_digits
 from numsim.errors import InputError, short
 from numsim.formats import FP32
 from numsim.host import check_ieee
-from numsim.operations import matmul
 from numsim.optimizers.optimizers import Optimizer, State, lost_updates
 from numsim.optimizers.tensors import Tensor
 from numsim.random import Stream, bits_from, check_seed
+from numsim.reductions import matmul
 from numsim.traces import Trace
 
 Doubles = npt.NDArray[np.float64]

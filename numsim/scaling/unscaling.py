@@ -10,7 +10,8 @@ import numpy as np
 from numsim.array import Array, array
 from numsim.errors import InputError, short
 from numsim.formats import FP32, FP64
-from numsim.operations import div, mul, sqrt, sum
+from numsim.operations import div, mul, sqrt
+from numsim.reductions import sum
 from numsim.scaling.logmax import LogMaxState
 from numsim.scaling.scaler import IterationState, Scaler, ScalerError, State
 from numsim.scaling.torch_scalers import GradScaler

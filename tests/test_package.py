@@ -14,9 +14,8 @@ FLOORS = [  # from the ground up; a room may import rooms of its own floor and o
     {"_version", "errors", "events", "host", "format_record", "formats", "random", "files", "wording"},
     {"values", "codebooks", "codes", "kernels", "rounding"},
     {"arithmetic", "elementary", "ordering"},
-    {"accumulate"},
-    {"array", "interop", "decimals", "operands", "operations", "elementwise", "functions", "_function_tables"}
-    | {"reductions"},
+    {"accumulate", "_function_tables"},
+    {"array", "interop", "decimals", "operands", "operations", "elementwise", "functions", "reductions"},
     {"array_files", "array_protocols", "sum_trace", "traces", "expression"},
     {"testing"},
     {"explain", "explain_codebook", "data"},

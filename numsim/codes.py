@@ -154,9 +154,13 @@ def _as_float(code: int, format: Format) -> float:
     sign, n, d = to_rational(code, format)
     if d == 0:
         return math.nan if n == 0 else (-math.inf if sign else math.inf)
-    value = n / d if n.bit_length() - d.bit_length() < 1024 else math.inf
-    if value == math.inf or Fraction(value) != Fraction(n, d):
+    if n and not FP64.holds(Fraction(n, d)):
         raise RangeError(f"code {code:#x} of {format} is no float64. Example: numsim.exact({code:#x}, '{format}')")
+    units = Fraction(n, d) / FP64.least
+    if units < 1 << 52:  # subnormal: by its bits, for a CPU that flushes such numbers flushes a quotient too
+        value = float(np.uint64(int(units)).view(np.float64))
+    else:
+        value = n / d
     return -value if sign else value
 
 
@@ -181,8 +185,12 @@ def _decode(codes: Codes, format: Format) -> npt.NDArray[np.float64]:
     if format.gap:
         rank = np.where(rank < 1 << format.fraction_bits, 0, rank)
     place = np.maximum(rank >> format.fraction_bits, 1) - 1  # exponent above emin
-    significand = (rank - (place << format.fraction_bits)).astype(np.float64)  # below 2^53: exact
-    values = np.ldexp(significand, (place + (format.emin - format.fraction_bits)).astype(np.int32))
+    significand = rank - (place << format.fraction_bits)  # below 2^53: exact as float64
+    power = place + (format.emin - format.fraction_bits)
+    values = np.ldexp(significand.astype(np.float64), power.astype(np.int32))
+    if format.least < FP64.least_normal:  # by their bits: a CPU that flushes subnormal numbers flushes in ldexp too
+        shift = np.clip(power + 1074, 0, 52)
+        values = np.where(significand >> (52 - shift), values, (significand << shift).view(np.float64))
     if format.infinity_code is not None:
         values = np.where(magnitude == format.infinity_code, np.inf, values)
     negative = (codes & np.uint64(format.sign_mask)) != 0
@@ -198,7 +206,7 @@ def _is_cut_off(format: Format, base: Format) -> bool:
     return format.fraction_bits <= base.fraction_bits and all(getattr(format, n) == getattr(base, n) for n in same)
 
 
-def _is_nan(codes: Codes, magnitude: npt.NDArray[np.int64], format: Format) -> Any:
+def _is_nan(codes: Codes, magnitude: npt.NDArray[Any], format: Format) -> Any:
     if format.specials == "fnuz":
         return codes == format.nan_code
     return magnitude > format.top_code
@@ -214,12 +222,11 @@ def classify(codes: Any, format: Any) -> Any:
     codes = check_codes(codes, format)
     if isinstance(format, Codebook):
         return np.where(format.decode(codes) == 0, "zero", "normal")[()]
-    magnitude = (codes.astype(np.uint64) & np.uint64((1 << format.magnitude_bits) - 1)).astype(np.int64)
-    rank = magnitude if format.zero else magnitude + (1 << format.fraction_bits)
-    below = rank < 1 << format.fraction_bits
+    magnitude = codes.astype(np.uint64) & np.uint64((1 << format.magnitude_bits) - 1)  # unsigned: up to 64 bits
+    below = (magnitude < 1 << format.fraction_bits) & format.zero
     infinity = magnitude == format.infinity_code if format.infinity_code is not None else np.zeros(codes.shape, bool)
     return np.select(
-        [_is_nan(codes, magnitude, format), infinity, below if format.gap else rank == 0, below],
+        [_is_nan(codes, magnitude, format), infinity, below if format.gap else below & (magnitude == 0), below],
         ["nan", "infinity", "zero", "subnormal"],
         "normal",
     )[()]

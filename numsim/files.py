@@ -163,16 +163,19 @@ def read_bytes(path: Path | str, limit: int = MAX_FILE) -> bytes:
             raise InputError(f"{show(path)} is a folder: a file is needed. Example: numsim check result.json")
         if not path.is_file() and path.exists():
             raise InputError(f"{show(path)} is no ordinary file.")  # a pipe may never end
+        parts, room = list[bytes](), limit + 1
         with open(path, "rb") as file:
-            data = file.read(limit + 1)
+            while part := file.read(min(room, 1 << 20)):  # read(limit) would take all that memory for any file
+                parts.append(part)
+                room -= len(part)
     except OSError as error:
         reason = "there is no such file" if isinstance(error, FileNotFoundError) else (error.strerror or "").lower()
         raise InputError(
             f"cannot read {show(path)}: {reason}. Example: numsim check numsim-results/swamping.json"
         ) from None
-    if len(data) > limit:
+    if not room:
         raise RecordError(f"{show(path)} has more than {limit >> 20} MiB: no file of numsim's is so large.")
-    return data
+    return b"".join(parts)
 
 
 def parse_json(data: bytes, what: str) -> Any:

@@ -1,5 +1,7 @@
 """Bad input to the library: refused with value, rule and a call that works, before any work; nothing raw escapes."""
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 
@@ -99,6 +101,91 @@ def test_arrays_while_subnormals_are_flushed():
         torch.set_flush_denormal(False)
     assert shown == "numsim.from_codes([1, 3], 'fp64')" and truth and trace.lost == 2
     assert same == [[False, True], [False, False], [False, False]]
+
+
+UNSIGNED = [  # codes beyond int64's
+    Format("a", 11, 53, 1023, signed=False), Format("b", 11, 53, 1023, signed=False, specials="fn", infinities=True),
+    Format("c", 2, 62, 1, signed=False, specials="finite"), Format("d", 4, 60, 7, signed=False, specials="fn", zero=False),
+    Format("e", 11, 53, 1030, signed=False, specials="finite", subnormals=False),
+]  # fmt: skip
+
+
+def read(code, f):
+    """Class and value of a code without a sign, by the definition; ``value`` None for what is no number."""
+    field, part = code >> f.fraction_bits, Fraction(code % (1 << f.fraction_bits), 1 << f.fraction_bits)
+    last = (1 << f.magnitude_bits) - 1
+    if f.specials == "ieee" and field == (1 << f.exponent_bits) - 1:
+        return ("nan" if part else "infinity"), None
+    if f.specials == "fn" and code >= last - f.infinities:
+        return ("nan" if code == last else "infinity"), None
+    if field or not f.zero:
+        return "normal", (1 + part) * Fraction(2) ** (field - f.bias)
+    if not part or not f.subnormals:
+        return "zero", Fraction(0)
+    return "subnormal", part * Fraction(2) ** (1 - f.bias)
+
+
+@pytest.mark.parametrize("format", UNSIGNED, ids=str)
+def test_codes_of_64_bits_without_a_sign(format):
+    f, top = format.fraction_bits, format.top_code
+    codes = {0, 1, (1 << f) - 1, 1 << f, (1 << f) + 1, (1 << 63) - 1, 1 << 63, (1 << 63) + 1, top - 1, top}
+    codes = sorted(codes | {c for c in (top + 1, top + 2, (1 << 64) - 1) if c < 1 << 64})
+    kinds = numsim.classify(np.array(codes, np.uint64), format).tolist()
+    values = [read(c, format) for c in codes]
+    assert kinds == [kind for kind, _ in values] == [str(numsim.classify(c, format)) for c in codes]
+    for code, (_, value) in zip(codes, values, strict=True):
+        if value is None:
+            with pytest.raises(numsim.RangeError):
+                numsim.exact(code, format)
+            continue
+        assert numsim.exact(code, format) == value and numsim.exact(int(encode(value, format)), format) == value
+    numbers = [(c, v) for c, (_, v) in zip(codes, values, strict=True) if v is not None]
+    x = from_codes(np.array([c for c, _ in numbers], np.uint64), format)
+    for (code, value), (above, larger) in zip(numbers, numbers[1:], strict=False):
+        if above == code + 1 and value and larger:
+            assert numsim.neighbours(code, format)[1] == above and numsim.ulp(code, format) == larger - value
+    assert numsim.less(x[:-1], x[1:]).tolist() == [a < b for (_, a), (_, b) in zip(numbers, numbers[1:], strict=False)]
+    assert np.argsort(x[::-1]).tolist()[0] == len(numbers) - 1 - (format.gap and 2)
+
+
+FLUSHED = [  # whose least numbers are subnormal ones of float64
+    numsim.FP64, numsim.get_format("e11m10"), Format("f", 5, 20, 1040), Format("g", 5, 3, 1050, specials="fnuz"),
+    Format("h", 3, 1, 1074, signed=False, specials="finite"), Format("i", 8, 30, 1040, specials="fn", subnormals=False),
+    Format("j", 12, 8, 2000), Format("k", 5, 8, 1079, specials="finite"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("format", FLUSHED, ids=str)
+def test_decode_while_subnormals_are_flushed(format):
+    """The bits of each float64 are made of integers, so a CPU that flushes subnormal numbers changes none."""
+    torch = pytest.importorskip("torch", reason="needs torch to switch flush-to-zero on: pip install torch")
+    fields = [
+        format.bias - 1074 + n for n in range(-2, 60, 7) if 0 < format.bias - 1074 + n < 1 << format.exponent_bits
+    ]
+    places = [0, 1, 2, 3, *(1 << s for s in range(2, format.magnitude_bits)), format.max_code - 1, format.max_code]
+    places += [(n << format.fraction_bits) | low for n in fields for low in (0, 1 << format.fraction_bits >> 1)]
+    codes, expected = [], []
+    for code in (sign | c for c in places for sign in sorted({0, format.sign_mask})):
+        kind = str(numsim.classify(code, format))
+        if kind not in ("nan", "infinity"):
+            value = numsim.exact(code, format)
+            units = abs(value) * (1 << 1074)
+            if (abs(value) < 2 and units.denominator > 1) or abs(value) >= 2**1023:
+                continue  # no float64
+            codes.append(code)
+            magnitude, place = int(units), 0
+            while magnitude >> 53:
+                magnitude, place = magnitude // 2, place + 1
+            expected.append((magnitude + (place << 52)) | (bool(code & format.sign_mask) << 63))
+    if not torch.set_flush_denormal(True):
+        pytest.skip("torch cannot flush subnormals here")
+    try:
+        numsim.codes._table.cache_clear()
+        found = np.asarray(decode(np.array(codes, f"u{format.code_bytes}"), format)).view(np.uint64).tolist()
+    finally:
+        torch.set_flush_denormal(False)
+        numsim.codes._table.cache_clear()
+    assert found == expected and any(0 < word % (1 << 63) < 1 << 52 for word in found)
 
 
 def test_absurd_thread_counts(monkeypatch):

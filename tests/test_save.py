@@ -324,7 +324,6 @@ def other_files():
 
 def test_other_files(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "MAX_CONTENT", 1 << 24)
-    monkeypatch.setattr(files.read_bytes, "__defaults__", (1 << 20,))  # for reading takes a buffer of that size
     for what, content in other_files():
         (tmp_path / "x").write_bytes(content)
         tracemalloc.start()

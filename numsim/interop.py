@@ -6,13 +6,13 @@ where they are byte-swapped, on a GPU, conjugated or negated lazily, or wider th
 ``Array.to_numpy``, ``Array.to_torch`` and ``Array.__dlpack__`` are the way back. To round numbers instead:
 ``numsim.array(x, format)``.
 
-| format | NumPy or ml_dtypes | torch | DLPack |
-|---|---|---|---|
-| fp64, fp32, fp16 | float64, float32, float16 | the same | unsigned codes |
-| bf16 | ml_dtypes.bfloat16 | bfloat16 | unsigned codes |
-| e5m2, e4m3fn, e5m2fnuz, e4m3fnuz, e8m0 | ml_dtypes.float8_... | float8_... | unsigned codes |
-| e4m3_ieee, e3m4, e4m3b11fnuz, e3m2, e2m3, e2m1 | ml_dtypes.float8_, 6_, 4_..., a byte a number | - | unsigned codes |
-| all others | - (``x.codes``) | - | unsigned codes |
+fp64, fp32, fp16 : ``float64``, ``float32``, ``float16`` of NumPy and torch.
+bf16, e5m2, e4m3fn, e5m2fnuz, e4m3fnuz, e8m0 : ``bfloat16`` and ``float8_...`` of ml_dtypes and torch.
+e4m3_ieee, e3m4, e4m3b11fnuz, e3m2, e2m3, e2m1 : ``float8_...``, ``float6_...``, ``float4_...`` of ml_dtypes, a byte a
+    number; none of torch.
+all others : no dtype; ``x.codes`` are their bits.
+
+DLPack carries unsigned codes, of every format.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Nothing here needs a download, PyTorch or scikit-learn: both files are plain ``.npz`` archives (no pickle) inside the
 package, and reading them takes NumPy only. ``README.md`` beside this file says where the data come from and under
-which licence, and how the programs :mod:`numsim.data.make_digits` and :mod:`numsim.data.record_gradients` made them.
+which licence, and how the programs ``numsim.data.make_digits`` and ``numsim.data.record_gradients`` made them.
 
 >>> images, labels = load_digits()
 >>> images.shape, images.dtype.name, int(images.max()), labels.shape
@@ -42,21 +42,20 @@ class Recorded:
     A binade is the set of numbers with one exponent e: 2**e <= abs(x) < 2**(e + 1). The values are FP32 (binary32)
     numbers, so e runs from -149 (the least subnormal) to 127. The arrays are read-only.
 
-    Attributes:
-        kind: ``'activation-gradient'`` (derivative of the loss by the layer's output), ``'weight-gradient'``
-            (derivative of the loss by the layer's weights), ``'activation'`` (the layer's output itself, before the
-            ReLU) or ``'weight'`` (the layer's weights). All are plain numbers without a unit.
-        layer: name of the layer; ``meta['network']`` describes it.
-        step: number of updates of the weights made before the recording.
-        total: how many values there were, zeros included.
-        zeros: how many of them were exactly zero (+0 and -0 together). ReLU and pooling make many gradients exactly
-            zero in any number format; they are kept apart here because they are no rounding error.
-        binades: int64, shape (277,): -149, -148, ..., 127.
-        positive: int64, shape (277,): how many values greater than zero lie in each binade.
-        negative: int64, shape (277,): how many values less than zero lie in each binade.
-        sample: float32, one-dimensional: a uniform random sample, without replacement, of the non-zero values, in
-            random order (so its first n values are a uniform sample too). Rows have samples of about equal size
-            whatever their totals: to combine rows, weight a share found in a sample by the row's ``nonzeros``.
+    kind : ``'activation-gradient'`` (derivative of the loss by the layer's output), ``'weight-gradient'``
+        (derivative of the loss by the layer's weights), ``'activation'`` (the layer's output itself, before the
+        ReLU) or ``'weight'`` (the layer's weights). All are plain numbers without a unit.
+    layer : name of the layer; ``meta['network']`` describes it.
+    step : number of updates of the weights made before the recording.
+    total : how many values there were, zeros included.
+    zeros : how many of them were exactly zero (+0 and -0 together). ReLU and pooling make many gradients exactly
+        zero in any number format; they are kept apart here because they are no rounding error.
+    binades : int64, shape (277,): -149, -148, ..., 127.
+    positive : int64, shape (277,): how many values greater than zero lie in each binade.
+    negative : int64, shape (277,): how many values less than zero lie in each binade.
+    sample : float32, one-dimensional: a uniform random sample, without replacement, of the non-zero values, in
+        random order (so its first n values are a uniform sample too). Rows have samples of about equal size
+        whatever their totals: to combine rows, weight a share found in a sample by the row's ``nonzeros``.
     """
 
     kind: str
@@ -84,19 +83,17 @@ class Recorded:
 class GradientRecording:
     """Tensors recorded at several steps of one training run in FP32.
 
-    Attributes:
-        meta: how the recording was made: network, data, optimizer, batch size, loss and its reduction, seed, version
-            of PyTorch, and under ``'progress'`` the loss and accuracy at each recorded step.
-        tensors: one :class:`Recorded` for each step, kind and layer, in that order.
-        matrices: what the layer ``linear1`` multiplies, whole and in order, for the first two of the recorded batches:
-            ``matrices[name][step]``, float32, read-only. A layer's output is input @ weight.T + bias.
-
-            ``'input'``: (128, 512), images by features, after the ReLU of the layer before; of step 2000.
-            ``'weight'``: (64, 512), outputs by features; of step 2000.
-            ``'grad_output'``: (128, 64), images by outputs, of every recorded step: the derivative of a batch's mean
-            loss by the layer's output, before the ReLU; exactly zero where the ReLU is off.
-        amaxes: the largest magnitude of the same three matrices at each of the 2000 updates, for the batch that is
-            learnt there: ``amaxes[name]``, float32, shape (2000,), read-only.
+    meta : how the recording was made: network, data, optimizer, batch size, loss and its reduction, seed, version
+        of PyTorch, and under ``'progress'`` the loss and accuracy at each recorded step.
+    tensors : one ``Recorded`` for each step, kind and layer, in that order.
+    matrices : what the layer ``linear1`` multiplies, whole and in order, for the first two of the recorded batches:
+        ``matrices[name][step]``, float32, read-only. A layer's output is input @ weight.T + bias.
+        ``'input'`` is (128, 512), images by features, after the ReLU of the layer before, of step 2000;
+        ``'weight'`` (64, 512), outputs by features, of step 2000; ``'grad_output'`` (128, 64), images by outputs, of
+        every recorded step: the derivative of a batch's mean loss by the layer's output, before the ReLU; exactly
+        zero where the ReLU is off.
+    amaxes : the largest magnitude of the same three matrices at each of the 2000 updates, for the batch that is
+        learnt there: ``amaxes[name]``, float32, shape (2000,), read-only.
     """
 
     meta: dict[str, Any]
@@ -118,10 +115,11 @@ class GradientRecording:
 def load_digits() -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
     """Handwritten digits: 1797 grey images of 8 x 8 pixels, and the digit that each shows.
 
-    Returns:
-        images: uint8, shape (1797, 8, 8), indexed [image, row, column]; 0 (paper) to 16 (ink). A pixel's value is how
-            many of the 4 x 4 black-or-white pixels of the scan that it stands for were black.
-        labels: uint8, shape (1797,); 0 to 9.
+    Returns
+    -------
+    images : uint8, shape (1797, 8, 8), indexed [image, row, column]; 0 (paper) to 16 (ink). A pixel's value is how
+        many of the 4 x 4 black-or-white pixels of the scan that it stands for were black.
+    labels : uint8, shape (1797,); 0 to 9.
 
     Both arrays are read-only; ``images.astype(np.float32) / 16`` gives a copy to compute with.
 
@@ -135,9 +133,9 @@ def load_digits() -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
 def load_gradients() -> GradientRecording:
     """Gradients, activations and weights of a small convolutional network, recorded while it learnt the digits.
 
-    The network was trained in FP32 without loss scaling; see :class:`GradientRecording`, :class:`Recorded` and
-    ``README.md`` beside this file. Source: :mod:`numsim.data.record_gradients`, run on the digits of
-    :func:`load_digits`.
+    The network was trained in FP32 without loss scaling; see ``GradientRecording``, ``Recorded`` and
+    ``README.md`` beside this file. Source: ``numsim.data.record_gradients``, run on the digits of
+    ``load_digits``.
     """
     arrays = _load("gradients.npz")
     meta: dict[str, Any] = json.loads(arrays["meta"].tobytes().decode("utf-8"))

@@ -64,25 +64,25 @@ class _Record:
 class GradScalerProtocol:
     """A ``GradScaler`` as a training loop uses it, call for call and error for error.
 
-    ======== ===================== ======== ===========================================================================
-    stage    call                  next     what happens
-    ======== ===================== ======== ===========================================================================
-    any      scale                 same     loss times scale; the first call creates scale and tracker
-    any      unscale_ step update  same     AssertionError before any ``scale``
-    READY    unscale_              UNSCALED gradients times inv_scale, in place; found_inf recorded
-    READY    unscale_, FP16 grad   same     ValueError, nothing changed
-    READY    unscale_, all None    UNSCALED nothing recorded
-    UNSCALED unscale_              same     RuntimeError
-    STEPPED  unscale_              same     RuntimeError
-    READY    step                  STEPPED  ``unscale_`` first, then as UNSCALED
-    UNSCALED step                  STEPPED  ``optimizer.step`` runs if found_inf is 0; its result, else None
-    UNSCALED step, all None        same     AssertionError; only ``update(new_scale)`` leads on
-    STEPPED  step                  same     RuntimeError
-    any      step(closure=...)     same     RuntimeError
-    any      update                READY    the scaler's update with the found_inf of all optimizers together
-    any      update, none recorded same     AssertionError
-    any      update(new_scale)     READY    a float or a 0-d array becomes the scale; the tracker stays
-    ======== ===================== ======== ===========================================================================
+    ======== ======================== ======== ========================================================================
+    stage    call                     next     what happens
+    ======== ======================== ======== ========================================================================
+    any      scale                    same     loss times scale; the first call creates scale and tracker
+    any      ``unscale_`` step update same     AssertionError before any ``scale``
+    READY    ``unscale_``             UNSCALED gradients times inv_scale, in place; found_inf recorded
+    READY    ``unscale_``, FP16 grad  same     ValueError, nothing changed
+    READY    ``unscale_``, all None   UNSCALED nothing recorded
+    UNSCALED ``unscale_``             same     RuntimeError
+    STEPPED  ``unscale_``             same     RuntimeError
+    READY    step                     STEPPED  ``unscale_`` first, then as UNSCALED
+    UNSCALED step                     STEPPED  ``optimizer.step`` runs if found_inf is 0; its result, else None
+    UNSCALED step, all None           same     AssertionError; only ``update(new_scale)`` leads on
+    STEPPED  step                     same     RuntimeError
+    any      step(closure=...)        same     RuntimeError
+    any      update                   READY    the scaler's update with the found_inf of all optimizers together
+    any      update, none recorded    same     AssertionError
+    any      update(new_scale)        READY    a float or a 0-d array becomes the scale; the tracker stays
+    ======== ======================== ======== ========================================================================
 
     An optimizer with ``_step_supports_amp_scaling`` (fused) unscales by itself: from READY its gradients are only
     checked, FP16 ones too; during ``step`` it has ``grad_scale`` (None if UNSCALED) and ``found_inf``, and always runs.

@@ -57,6 +57,14 @@ class Record:
         return str(self.provenance.get("machine", "unknown"))
 
     @property
+    def by_part(self) -> dict[str, list[tuple[Question, Answer]]]:
+        """What was asked and answered in each part, in the order of the record."""
+        parts: dict[str, list[tuple[Question, Answer]]] = {}
+        for part, answer in zip(self.parts, self.answers, strict=True):
+            parts.setdefault(part, []).append(answer)
+        return parts
+
+    @property
     def inputs(self) -> str:
         """Digest of all that was asked."""
         return hashlib.sha256("\n".join(q.digest for q, _ in self.answers).encode()).hexdigest()

@@ -112,11 +112,8 @@ def _random(format: Format, count: int, seed: int) -> npt.NDArray[np.uint64]:
 # --- comparing --------------------------------------------------------------------------------------------------------
 def compare_all(record: Record) -> list[Row]:
     """A row for each cast, which names its policy, and for each operation."""
-    who, by_part = replayed(record), dict[str, list[tuple[Question, Answer]]]()
-    for part, answer in zip(record.parts, record.answers, strict=True):
-        by_part.setdefault(part, []).append(answer)
-    rows = []
-    for part, answers in by_part.items():
+    who, rows = replayed(record), []
+    for part, answers in record.by_part.items():
         question = answers[0][0]
         policy = _policy(who, question)
         verdicts = [_compare(q, a, policy) for q, a in answers]

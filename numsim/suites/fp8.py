@@ -188,9 +188,7 @@ def _models(chip: str, formats: Sequence[Any], machine: str) -> list[Model]:
 
 # --- comparing --------------------------------------------------------------------------------------------------------
 def _compare(record: Record) -> list[Row]:
-    parts: dict[str, list[tuple[Question, Answer]]] = {}
-    for part, pair in zip(record.parts, record.answers, strict=True):
-        parts.setdefault(part, []).append(pair)
+    parts = record.by_part
     policies, rows = _policies(record.machine, parts)
     for tensor in MATRICES:
         if (amax := parts.pop(f"amax: {tensor}", None)) is None:

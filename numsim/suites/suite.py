@@ -113,11 +113,9 @@ def collect(suite: Suite, machine: Any, seed: int = 1, say: Callable[[str], None
 def compare_parts(record: Record, nan: str = "mask", against: Any = None) -> list[Row]:
     """A row for each part of a record, its answers held against the emulator's; what was skipped comes last."""
     emulated = against or find_machine("emulated")
-    by_part: dict[str, list[Any]] = {}
-    for part, answer in zip(record.parts, record.answers, strict=True):
-        by_part.setdefault(part, []).append(answer)
     rows = [
-        Row(part, compare_answers(answers, emulated, name=record.machine, nan=nan)) for part, answers in by_part.items()
+        Row(part, compare_answers(answers, emulated, name=record.machine, nan=nan))
+        for part, answers in record.by_part.items()
     ]
     return [*rows, *left_out(record)]
 

@@ -114,9 +114,7 @@ class Found(NamedTuple):
 
 def read(record: Record) -> list[Found]:
     """The parts of a record that have answers."""
-    by_part: dict[str, list[tuple[Question, Answer]]] = {}
-    for name, answer in zip(record.parts, record.answers, strict=True):
-        by_part.setdefault(name, []).append(answer)
+    by_part = record.by_part
     found, trees = list[Found](), dict[tuple[str, Format, bool], SumTree]()
     for part in parts():
         answers = Answers(by_part.get(part.name, []))

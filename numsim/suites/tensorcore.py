@@ -175,13 +175,11 @@ class InstructionRow(Row):
 
 def _compare(record: Record) -> list[Row]:
     emulated, chip = find_machine("emulated"), _chip(record)
-    by_part: dict[str, list[tuple[Question, Answer]]] = {}
     numbers: dict[str, list[int]] = {}
-    for number, (part, answer) in enumerate(zip(record.parts, record.answers, strict=True)):
-        by_part.setdefault(part, []).append(answer)
+    for number, part in enumerate(record.parts):
         numbers.setdefault(part, []).append(number)
     rows: list[Row] = []
-    for part, answers in by_part.items():
+    for part, answers in record.by_part.items():
         question = answers[0][0]
         if question.operation == LIBRARY:
             from numsim.suites.library import compare_product  # loaded where there is something to compare

@@ -1,8 +1,9 @@
 """NumPy's functions on Arrays, by its protocols (NEP 13: ``__array_ufunc__``; NEP 18: ``__array_function__``).
 
-Four kinds: those that round once (the operations of numsim), those that choose or compare (exact), those that only move
-elements (NumPy's own, run on the codes), and all others: refused, for they would decode to float64 and round out of
-sight. Plain numbers beside an Array are rounded to its format first, nearest-even, and ``how`` says so.
+Four kinds: those that round once (the operations of numsim, and what ``numpy_functions.py`` makes of them), those that
+choose or compare (exact), those that only move elements (NumPy's own, run on the codes), and all others: refused, for
+they would decode to float64 and round out of sight. Plain numbers beside an Array are rounded to its format first,
+nearest-even, and ``how`` says so.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from numsim import elementwise, functions, operations, ordering, reductions
+from numsim import elementwise, functions, numpy_functions, operations, ordering, reductions
 from numsim.array import Array, array
 from numsim.errors import InputError, UndefinedError
 from numsim.formats import Format
@@ -21,13 +22,22 @@ from numsim.values import as_values
 
 _SIGNS = {"add": "+", "subtract": "-", "multiply": "*", "divide": "/", "matmul": "@"}
 _INSTEAD = {  # calls that work, for what is refused
-    "power": "x * x", "float_power": "x * x", "prod": "x[0] * x[1]", "norm": "numsim.norm(x)", "var": "numsim.mean(x)",
+    "power": "x * x", "float_power": "x * x", "prod": "x[0] * x[1]", "var": "numsim.mean(x)",
     "std": "numsim.mean(x)", "average": "numsim.mean(x)", "einsum": "x @ y", "tensordot": "x @ y", "inner": "x @ y",
     "vdot": "x @ y", "outer": "x[:, None] * y", "diff": "x[1:] - x[:-1]", "ptp": "np.max(x) - np.min(x)",
     "allclose": "numsim.testing.assert_bits_equal(x, y)", "isclose": "numsim.testing.assert_bits_equal(x, y)",
-    "remainder": "numsim.remainder(x, y)", "fmod": "numsim.remainder(x, y)", "round": "np.rint(x)",
-    "nextafter": "numsim.next_up(x)", "nansum": "np.sum(np.where(np.isnan(x), 0, x))", "lexsort": "np.argsort(x)",
-    "save": "numsim.save(path, x=x)", "savez": "numsim.save(path, x=x)", "empty_like": "np.zeros_like(x)",
+    "floor_divide": "np.floor(numsim.div(x, y, rounding='down'))", "modf": "x - np.trunc(x)",
+    "divmod": "x % y", "hypot": "numsim.norm(np.stack([x, y]), axis=0)", "matvec": "x @ y", "vecmat": "x @ y",
+    "vecdot": "numsim.dot(x, y)", "heaviside": "np.where(x > 0, 1, x)", "conjugate": "x.copy()",
+    "cumulative_sum": "np.cumsum(x)", "trace": "np.sum(np.diag(x))", "ediff1d": "x[1:] - x[:-1]",
+    "nansum": "np.sum(np.where(np.isnan(x), 0, x))", "nanmean": "np.mean(x[~np.isnan(x)])",
+    "nanmax": "np.max(np.where(np.isnan(x), -np.inf, x))", "nanmin": "np.min(np.where(np.isnan(x), np.inf, x))",
+    "nan_to_num": "np.where(np.isnan(x), 0, x)", "isneginf": "np.isinf(x) & (x < 0)", "isposinf": "x == np.inf",
+    "isin": "np.any(x[..., None] == y, axis=-1)", "union1d": "np.unique(np.concatenate([x, y]))",
+    "unique_values": "np.unique(x)", "median": "np.sort(x)[len(x) // 2]", "partition": "np.sort(x)",
+    "argpartition": "np.argsort(x)", "lexsort": "np.argsort(x)", "select": "np.where(x > 0, x, y)",
+    "astype": "x.astype('fp32')", "save": "numsim.save(path, x=x)", "savez": "numsim.save(path, x=x)",
+    "savez_compressed": "numsim.save(path, x=x)", "empty_like": "np.zeros_like(x)",
 }  # fmt: skip
 
 
@@ -71,7 +81,10 @@ def _noted(how: str, inputs: Iterable[Any], format: Format) -> str:
 # --- ufuncs -----------------------------------------------------------------------------------------------------------
 def ufunc(ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
     """What ``np.add(x, y)``, ``x + y``, ``x += y``, ``np.add.reduce(x)`` do."""
-    name, (out,) = ufunc.__name__, options.pop("out", (None,))
+    name, outs = ufunc.__name__, options.pop("out", (None,))
+    if len(outs) > 1:
+        raise UndefinedError(f"np.{name} takes no out= on Arrays. Example: y = np.{name}(x)")
+    (out,) = outs
     if method in ("reduce", "accumulate"):
         reduction = {"reduce": _REDUCE, "accumulate": {"add": "cumsum"}}[method].get(name)
         if reduction is None or not isinstance(inputs[0], Array):
@@ -95,6 +108,9 @@ def _call(name: str, inputs: tuple[Any, ...]) -> Any:
         return _compare(name, *inputs)[()]
     if name in _TRUTHS:
         return _TRUTHS[name](*inputs)[()]
+    if own := _NUMPYS.get(name):
+        _format(f"np.{name}", _held(inputs), f"np.{name}(x.astype(y.format), y)")
+        return own(*inputs)
     operation = functions.FUNCTIONS.get(name) or _OPERATIONS.get(name)
     if operation is None:
         refuse(name)
@@ -158,6 +174,10 @@ _OPERATIONS: dict[str, Callable[..., Array]] = {  # besides the elementary funct
     "square": lambda x: operations.mul(x, x),
     "reciprocal": lambda x: operations.div(1, x),
 }  # fmt: skip
+_NUMPYS: dict[str, Callable[..., Any]] = {  # with rules of NumPy's own
+    "sign": numpy_functions.sign, "nextafter": numpy_functions.nextafter, "spacing": numpy_functions.spacing,
+    "frexp": numpy_functions.frexp, "fmod": numpy_functions.fmod, "remainder": numpy_functions.remainder,
+}  # fmt: skip
 _TRUTHS: dict[str, Callable[..., Any]] = {
     "isnan": lambda x: ordering.is_nan(x.codes, x.format),
     "isinf": lambda x: ordering.is_infinite(x.codes, x.format),
@@ -197,6 +217,8 @@ _METHODS = {"all", "any", "amax", "amin", "argmax", "argmin", "argsort", "cumsum
 def function(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What ``np.concatenate([x, y])``, ``np.sum(x)`` and so on do."""
     name = function.__name__
+    if function is np.linalg.norm and args and isinstance(args[0], Array):
+        return numpy_functions.norm(*args, **kwargs)
     if function is not getattr(np, name, None):
         refuse(f"{function.__module__.removeprefix('numpy.')}.{name}")
     if name in _MOVES or name in _WRITES:
@@ -306,7 +328,8 @@ def _on_truth(name: str) -> Callable[..., Any]:
 _OTHERS: dict[str, Callable[..., Any]] = {
     "dot": _dot, "array_equal": _array_equal, "sort": _sort, "unique": _unique,
     "ones_like": lambda x, *args, **kwargs: np.full_like(x, 1, *args, **kwargs),
-    "clip": lambda x, low, high: np.minimum(np.maximum(x, low), high),
+    "clip": numpy_functions.clip, "round": numpy_functions.round, "around": numpy_functions.round,
+    "fix": lambda x: np.trunc(x),
     "array2string": lambda x, *args, **kwargs: np.array2string(x.values, *args, **kwargs),
     "array_repr": lambda x: repr(x), "array_str": lambda x: str(x),
     "isrealobj": lambda x: True, "iscomplexobj": lambda x: False,

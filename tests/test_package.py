@@ -16,7 +16,7 @@ FLOORS = [  # from the ground up; a room may import rooms of its own floor and o
     {"arithmetic", "elementary", "ordering"},
     {"accumulate", "_function_tables"},
     {"array", "interop", "decimals", "operands", "operations", "elementwise", "functions", "reductions"},
-    {"array_files", "array_protocols", "sum_trace", "traces", "expression"},
+    {"array_files", "array_protocols", "numpy_functions", "sum_trace", "traces", "expression"},
     {"testing"},
     {"explain", "explain_codebook", "data"},
     {"tensorcore"},

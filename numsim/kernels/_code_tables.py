@@ -7,13 +7,12 @@ is read beside it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from numsim.codes import Codes, code_dtype, decode
+from numsim.codes import Codes, code_dtype
 from numsim.formats import Format
 from numsim.kernels import _pool
 from numsim.kernels._jit import jit
@@ -52,9 +51,3 @@ def look_up(table: npt.NDArray[Any], operands: list[Codes]) -> npt.NDArray[Any]:
     kernel = one_code if len(operands) == 1 else two_codes
     _pool.over_chunks(out.size, lambda i, j: kernel(table, *(x[i:j] for x in inputs), out[i:j]))
     return out
-
-
-@lru_cache(maxsize=64)
-def values(format: Format) -> npt.NDArray[np.float64]:
-    """The float64 of every code of a format of up to 16 bits."""
-    return make((format,), lambda codes: np.asarray(decode(codes, format)))

@@ -10,7 +10,7 @@ one is. Rounding to nearest twice would not do (FP16: fma; BF16: 2^127 + 2^-133 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -25,12 +25,14 @@ from numsim.formats import FP32, FP64, Format
 from numsim.host import flushes_subnormals, is_ieee, rounds_to_nearest
 from numsim.kernels import _code_tables, _pool
 from numsim.kernels import rounding as fast_rounding
-from numsim.kernels._code_tables import one_code
 from numsim.kernels._jit import as_bits, as_float, fma64, jit
+from numsim.kernels._reading import read, reader, reads
 from numsim.kernels._rounding_loops import BLOCK
-from numsim.kernels._rounding_plan import LOOPS, as_read_only, prepare
+from numsim.kernels._rounding_plan import LOOPS, as_read_only, draws, prepare
 from numsim.random import Draw
 from numsim.rounding import Policy
+
+_nearest_even, _other_modes = LOOPS[64].nearest_even_codes, LOOPS[64].other_modes
 
 
 def carries(format: Format) -> bool:
@@ -189,49 +191,61 @@ KERNELS = {
 }  # fmt: skip
 
 
-def _fused(kernel: Any, arity: int, number: int) -> Any:
-    """An operation on codes of up to 16 bits, nearest-even, in one pass: the values looked up, the exact result, and
-    the rounding of ``_rounding_loops.py``. ``number`` tells the operations apart in the cache of compiled kernels."""
-    _round = LOOPS[64].nearest_even_codes
-
-    @jit
-    def fused(values_a, values_b, values_c, a, b, c, out, plan):  # type: ignore[no-untyped-def]
-        room = np.empty((4, BLOCK))
-        for first in range(0, out.size, BLOCK):
-            count = min(BLOCK, out.size - first)
-            x, y, z, exact = room[0, :count], room[1, :count], room[2, :count], room[3, :count]
-            one_code(values_a, a[first : first + count], x)
-            if arity > 1:
-                one_code(values_b, b[first : first + count], y)
-            if arity > 2:
-                one_code(values_c, c[first : first + count], z)
-            kernel(x, y, z, exact, False, number < 0)  # (never native)
-            _round(exact.view(np.uint64), out[first : first + count], plan)
-
-    return fused
+FUSED = ("add", "sub", "mul", "div", "fma")
 
 
-# Of two and more operands: results of one are looked up. Extremes and the like are not worth their compilation.
-FUSED = {
-    name: _fused(KERNELS[name], arithmetic.ARITY.get(name, 2), number)
-    for number, name in enumerate(("add", "sub", "mul", "div", "fma"))
-}
+@jit
+def fused(operation, a, b, c, readers, exact, words, out, down, nearest, quick, plan, r, given, first, key0, key1):  # type: ignore[no-untyped-def]
+    """An operation on codes, in one pass over blocks that stay in the nearest cache: values, exact result, rounding.
+
+    ``exact`` and ``words`` are the same memory, as numbers to write and as words to read. The rest is as for
+    ``other_modes`` of ``_rounding_loops.py``. (All operations in one kernel: each of its own would compile for longer.)
+    """
+    counts = np.zeros(8, np.int64)
+    x, y, z = np.empty(BLOCK), np.empty(BLOCK), np.empty(BLOCK)
+    for start in range(0, out.size, BLOCK):
+        n = min(BLOCK, out.size - start)
+        u, v, w, e = x[:n], y[:n], z[:n], exact[:n]
+        read(a[start : start + n], u, readers[0])
+        read(b[start : start + n], v, readers[1])
+        if operation == 0:
+            add(u, v, w, e, down, False)
+        elif operation == 1:
+            sub(u, v, w, e, down, False)
+        elif operation == 2:
+            mul(u, v, w, e, down, False)
+        elif operation == 3:
+            div(u, v, w, e, down, False)
+        else:
+            read(c[start : start + n], w, readers[2])
+            fma(u, v, w, e, down, False)
+        results = out[start : start + n]
+        if nearest:
+            _nearest_even(words[:n], results, plan)
+        else:
+            draws, counter = given[start : start + n], np.uint32(first + np.uint32(start))
+            _other_modes(words[:n], results, plan, quick, None, counts, r, draws, counter, key0, key1)
 
 
 _BLOCK = 1 << 15  # numbers that go together, so that what lies between decoding and rounding stays in the cache
 
 
-def operand_values(
-    codes: Codes, format: Format, policy: Policy, out: npt.NDArray[np.float64] | None = None
-) -> npt.NDArray[np.float64]:
-    """The operands' values; under flush-inputs subnormal ones are zeros of their sign. ``out`` may hold them."""
+def operand_values(codes: Codes, format: Format, policy: Policy) -> npt.NDArray[np.float64]:
+    """The operands' values; under flush-inputs subnormal ones are zeros of their sign."""
     codes = check_codes(codes, format)
-    if format.bits <= 16:
-        values = np.empty(codes.shape) if out is None else out
-        _code_tables.one_code(_code_tables.values(format), as_read_only(codes), values.reshape(-1))
-    else:
-        values = np.ascontiguousarray(decode(codes, format))
-    if policy.subnormals in ("flush-inputs", "flush"):
+    return _operand_values(codes, format, policy, np.empty(codes.shape))
+
+
+def _operand_values(
+    codes: Codes, format: Format, policy: Policy, out: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
+    """The same for codes that have been checked; ``out`` may hold them."""
+    flush = policy.subnormals in ("flush-inputs", "flush")
+    if reads(format):
+        read(as_read_only(codes), out.reshape(-1), reader(format, flush))
+        return out
+    values: npt.NDArray[np.float64] = np.ascontiguousarray(decode(codes, format))
+    if flush:
         values = np.where(np.abs(values) < float(format.least_normal), np.copysign(0.0, values), values)
     return values
 
@@ -274,25 +288,23 @@ def _compute(
     codes = np.empty(inputs[0].size, code_dtype(result))
     seen: list[Events] = []
 
-    tables = [_code_tables.values(f) for f in formats if f.bits <= 16]
-    many = codes.size >= _code_tables.MANY and len(tables) == len(formats)  # (fewer are not worth another compilation)
-    quick, plan = _quick(result, policy, many and not native and events is None and operation in FUSED)
-
     def block(first: int, end: int, room: npt.NDArray[np.float64]) -> None:
         rows = zip(inputs, formats, room, strict=False)
-        values = [operand_values(x[first:end], f, policy, row[: end - first]) for x, f, row in rows]
+        values = [_operand_values(x[first:end], f, policy, row[: end - first]) for x, f, row in rows]
         exact = room[3, : end - first]
         kernel(*_three(values), exact, down, native)
         happened = None if events is None else Events()
-        codes[first:end] = fast_rounding.encode(exact, result, after, _from(draw, first), happened)
+        fast_rounding.encode(exact, result, after, _from(draw, first), happened, codes[first:end])
         if happened is not None:
             if result.nan_code is not None:  # inf - inf, 0 / 0
                 happened.nan += int(np.count_nonzero(np.isnan(exact) & ~np.isnan(values).any(axis=0)))
             seen.append(happened)
 
+    run = _fuse(operation, inputs, formats, result, policy, draw, codes) if events is None and not native else None
+
     def chunk(start: int, stop: int) -> None:
-        if quick and is_ieee():
-            FUSED[operation](*_three(tables), *_three([x[start:stop] for x in inputs]), codes[start:stop], plan)
+        if run and is_ieee():
+            run(start, stop)
             return
         room = np.empty((4, min(_BLOCK, stop - start)))
         with np.errstate(all="ignore"):
@@ -305,12 +317,36 @@ def _compute(
     return codes
 
 
-def _quick(result: Format, policy: Policy, possible: bool) -> tuple[bool, Any]:
-    """Whether a fused kernel does it, and its plan."""
-    if not possible or policy.rounding != "nearest-even" or policy.subnormals in ("flush-inputs", "flush"):
-        return False, None
-    prepared = prepare(result, policy, 64, False)
-    return prepared.quick and not prepared.checks, prepared.plan
+def _fuse(
+    operation: str,
+    inputs: Sequence[Codes],
+    formats: Sequence[Format],
+    result: Format,
+    policy: Policy,
+    draw: Draw | None,
+    out: npt.NDArray[Any],
+) -> Callable[[int, int], None] | None:
+    """``fused`` over a range of the codes, or None where it does not serve or is not worth compiling."""
+    if operation not in FUSED or out.size < _code_tables.MANY or not all(map(reads, formats)):
+        return None
+    if len({f.code_bytes for f in formats}) > 1:  # every other mixture would compile anew
+        return None
+    prepared = prepare(result, result_policy(policy), 64, False)
+    if prepared.checks or not prepared.quick or result.max_rank < 1 << result.fraction_bits:
+        return None
+    flush = policy.subnormals in ("flush-inputs", "flush")
+    readers = np.stack(_three([reader(f, flush) for f in formats]))
+    down, nearest = policy.rounding == "down", policy.rounding == "nearest-even"
+
+    def run(start: int, stop: int) -> None:
+        exact = np.empty(BLOCK)
+        for i, j, *chance in draws(draw, start, stop - start):
+            codes = _three([x[start + i : start + j] for x in inputs])
+            words, results = as_read_only(exact.view(np.uint64)), out[start + i : start + j]
+            args = (readers, exact, words, results, down, nearest, prepared.plain, prepared.plan, *chance)
+            fused(FUSED.index(operation), *codes, *args)
+
+    return run
 
 
 def _three(x: Sequence[Any]) -> list[Any]:

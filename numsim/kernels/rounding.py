@@ -32,10 +32,15 @@ _BLOCK = 1 << 15  # numbers that are widened at a time
 
 
 def encode(
-    x: npt.NDArray[Any], format: Format, policy: Policy, draw: Draw | None, events: Events | None
+    x: npt.NDArray[Any],
+    format: Format,
+    policy: Policy,
+    draw: Draw | None,
+    events: Events | None,
+    out: npt.NDArray[Any] | None = None,
 ) -> npt.NDArray[Any]:
-    """Codes of a flat float32 or float64 array."""
-    codes = np.empty(x.size, code_dtype(format))
+    """Codes of a flat float32 or float64 array; ``out`` may hold them."""
+    codes = np.empty(x.size, code_dtype(format)) if out is None else out
     _round(x, format, policy, draw, events, codes, values=False)
     return codes
 

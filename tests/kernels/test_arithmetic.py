@@ -251,7 +251,30 @@ def test_codes_out_of_range_read_nothing_beside_a_table():
     x = np.full(20_000, 0xFF, np.uint8)
     with kernels.force("kernel"), pytest.raises(InputError, match="0xff is out of range: e2m1 has codes 0 to 0xf"):
         arithmetic.compute("add", [x, x], [numsim.E2M1] * 2, numsim.E2M1, Policy(nan="zero"))
-    assert _code_tables.values(numsim.E2M1).size == 256  # a place for every byte, should they come that far
+    table = _code_tables.make((numsim.E2M1,), lambda codes: codes + 1)
+    assert table.size == 256 and table[15:17].tolist() == [16, 0]  # a place for every byte, should they come that far
+
+
+@pytest.mark.parametrize("format", [f for f in FORMATS[len(NAMED) :] if f.bits <= 32], ids=str)
+def test_values_of_codes(format):
+    """By their bits, as ``decode`` has them; with subnormal numbers, and with zeros of their signs in their place."""
+    from numsim.kernels.arithmetic import operand_values
+
+    rng = np.random.default_rng(5)
+    codes = random_codes(format, 1000, rng)
+    if format.bits <= 16:
+        codes = np.concatenate([codes, np.arange(format.codes, dtype=codes.dtype)])
+    values = np.asarray(numsim.decode(codes, format))
+    assert np.array_equal(_canonical(operand_values(codes, format, Policy())), _canonical(values))
+    small = np.abs(values) < float(format.least_normal)
+    flushed = np.where(small, np.copysign(0.0, values), values)
+    got = operand_values(codes, format, Policy(subnormals="flush"))
+    assert np.array_equal(_canonical(got), _canonical(flushed))
+
+
+def _canonical(values):
+    """Their words; NaN has no sign."""
+    return np.where(np.isnan(values), np.nan, values).view(np.uint64)
 
 
 CONVERSIONS = [numsim.FP64, numsim.FP32, numsim.FP16, numsim.BF16, numsim.E4M3, numsim.E2M1, numsim.E8M0,

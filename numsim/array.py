@@ -18,7 +18,7 @@ from numsim.arithmetic import convert
 from numsim.codes import Codes, check_codes, classify, decode, exact
 from numsim.errors import InputError, UndefinedError, short
 from numsim.events import Events
-from numsim.formats import FP64, Format, get_format
+from numsim.formats import FP32, FP64, Format, get_format
 from numsim.host import flushes_subnormals
 from numsim.rounding import Nan, Overflow, Policy, Rounding, Subnormals, draw_for, encode
 
@@ -127,6 +127,8 @@ class Array(np.lib.mixins.NDArrayOperatorsMixin):
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
         if copy is False:
             raise ValueError("an Array's values are decoded from its codes, which is always a copy")
+        if flushes_subnormals() and dtype is not None and np.dtype(dtype).name == "float32":  # a conversion would flush
+            return self.astype(FP32).codes.view(np.float32).astype(dtype)
         return np.asarray(self.values, dtype=dtype)
 
     # --- one number

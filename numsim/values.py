@@ -79,6 +79,8 @@ def rational(x: Any) -> Rational:
         return Rational(int(x < 0), abs(int(x)), 1)
     if isinstance(x, float):  # by its bits: a CPU that flushes subnormal numbers cannot touch them
         return to_rational(struct.unpack("<Q", struct.pack("<d", x))[0], FP64)
+    if isinstance(x, np.float32):  # so too
+        return to_rational(int(x.view(np.uint32)), FP32)
     if isinstance(x, (np.floating, Decimal)):
         if isinstance(x, Decimal):
             if x.is_finite() and x and abs(x.adjusted()) >= 10_000:  # it would become an integer of that many digits
@@ -97,7 +99,7 @@ def rational(x: Any) -> Rational:
     if isinstance(x, numbers.Complex) and not isinstance(x, numbers.Real):
         raise InputError(f"{short(x)} is complex: round the real and the imaginary part apart. {_EXAMPLE}")
     if type(x).__module__.startswith("ml_dtypes"):
-        return rational(float(x))
+        return rational(np.asarray(x).astype(np.float32)[()])
     if getattr(x, "shape", None) == () and hasattr(x, "__array__"):  # a single number of some other library, or ours
         inner = _numpy(x)[()]
         if type(inner) is not type(x):

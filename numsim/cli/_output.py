@@ -13,7 +13,7 @@ from typing import Any
 
 from numsim import files
 from numsim.errors import InputError, short
-from numsim.show.text import columns
+from numsim.show.text import WIDTH, columns
 
 # What a terminal that is not UTF-8 gets in place of the signs that it lacks; anything else becomes \uXXXX.
 _ASCII = {
@@ -108,3 +108,32 @@ def write_out(out: str, name: str, contents: Mapping[str, str], *, more: str = "
         files.write_atomic(file, text.rstrip("\n") + "\n")
         warn(f"wrote {files.show(file)}")
     return list(chosen)
+
+
+class Progress:
+    """One line on stderr that replaces itself; on a terminal only."""
+
+    _shown = False
+
+    def __init__(self, head: str) -> None:
+        self.head = head
+
+    def say(self, what: str) -> None:
+        if sys.stderr is not None and sys.stderr.isatty():
+            self.clear()
+            # the cursor goes back, so that whatever else writes to stderr writes over this line
+            sys.stderr.write(f"{self.head}: {what} ..."[: Progress._room() - 1] + "\r")
+            sys.stderr.flush()
+            Progress._shown = True
+
+    @staticmethod
+    def clear() -> None:
+        if Progress._shown and sys.stderr is not None:
+            sys.stderr.write("\r" + " " * Progress._room() + "\r")
+            sys.stderr.flush()
+            Progress._shown = False
+
+    @staticmethod
+    def _room() -> int:
+        """One less than the terminal has columns: the last one would begin a new line."""
+        return max(min(columns(sys.stderr), WIDTH) - 1, 1)

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from numsim import files, kernels
 from numsim._version import __version__
 from numsim.cli import CANNOT_RUN, CHECK_FAILED, FINE, _output, add_output
-from numsim.cli.run import OUT, Progress, add_names, choose
+from numsim.cli.run import OUT, add_names, choose
 from numsim.errors import InputError, UnavailableError
 from numsim.experiments.experiment import Session
 from numsim.machines import find_machine, get_machine
@@ -66,7 +66,7 @@ def _experiments(args: argparse.Namespace) -> int:
     answers: list[tuple[Question, Answer]] = []
     skipped: dict[str, int] = {}
     for i, (e, parameters) in enumerate(experiments):
-        progress = Progress(f"[{i + 1}/{len(experiments)}] {e.name}")
+        progress = _output.Progress(f"[{i + 1}/{len(experiments)}] {e.name}")
         progress.say(f"asking {machine.name}")
         session = Session(machine)
         e.run(session, **parameters)
@@ -80,7 +80,7 @@ def _experiments(args: argparse.Namespace) -> int:
                 answers.append((question, machine.answer(question)))
             else:
                 skipped[can.reason] = skipped.get(can.reason, 0) + 1
-    Progress.clear()
+    _output.Progress.clear()
     if not answers:
         raise UnavailableError(f"{machine.name} cannot answer any of these questions: {'; '.join(skipped)}.")
     write_record(path, answers, [e.name for e, _ in experiments], replace=args.force)
@@ -139,10 +139,10 @@ def _suites(args: argparse.Namespace) -> int:
     kept: list[tuple[Suite, Record]] = []
     missing: dict[str, list[str]] = {}  # why -> suites that were answered nothing
     for n, suite in enumerate(suites):
-        progress = Progress(f"[{n + 1}/{len(suites)}] {suite.name}")
+        progress = _output.Progress(f"[{n + 1}/{len(suites)}] {suite.name}")
         collector = Collector(machine, 1 if args.seed is None else args.seed, progress.say)
         stopped = _ask(suite, collector)
-        Progress.clear()
+        _output.Progress.clear()
         if collector.answers:
             path = files.write_atomic(paths[suite.name], collector.bytes(suite.name), replace=args.force)
             kept.append((suite, read_record(path)))  # what was written can be read

@@ -187,7 +187,7 @@ def run(args: argparse.Namespace) -> int:
             one.do(against, parameters, ask)
             finished.append(one.experiment.name)
     except KeyboardInterrupt:
-        Progress.clear()
+        _output.Progress.clear()
         whole = f"finished and saved: {', '.join(finished)}" if finished else "nothing was finished"
         _output.warn(f"interrupted in {experiments[len(finished)].name}; {whole}")
         raise
@@ -202,7 +202,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _print(args: argparse.Namespace, lines: Sequence[Line]) -> None:
-    Progress.clear()
+    _output.Progress.clear()
     if lines and not args.json:
         text.write(list(lines), sys.stdout, colour=_output.colour(args.plain))
         sys.stdout.flush()
@@ -274,7 +274,7 @@ class Run:
     ) -> None:
         self.experiment, self.args, self.folder = e, args, folder
         self.session, self.alone = Session(machine), of == 1
-        self.progress = Progress(f"[{number + 1}/{of}] {e.name}")
+        self.progress = _output.Progress(f"[{number + 1}/{of}] {e.name}")
         suffix = "" if machine.name == "emulated" else f"-{machine.name}"
         self.stem = f"{e.name}{suffix}"
         self.suffix = suffix + ("-slide" if args.style == "slide" else "")
@@ -381,32 +381,3 @@ def _guess(e: Experiment) -> str | None:
 def _bare(text: str) -> str:
     """A choice as people type it: b, B), 44 or 44%."""
     return text.casefold().replace(" ", "").rstrip(")].%")
-
-
-class Progress:
-    """One line on stderr that replaces itself; on a terminal only."""
-
-    _shown = False
-
-    def __init__(self, head: str) -> None:
-        self.head = head
-
-    def say(self, what: str) -> None:
-        if sys.stderr is not None and sys.stderr.isatty():
-            self.clear()
-            # the cursor goes back, so that whatever else writes to stderr writes over this line
-            sys.stderr.write(f"{self.head}: {what} ..."[: Progress._room() - 1] + "\r")
-            sys.stderr.flush()
-            Progress._shown = True
-
-    @staticmethod
-    def clear() -> None:
-        if Progress._shown and sys.stderr is not None:
-            sys.stderr.write("\r" + " " * Progress._room() + "\r")
-            sys.stderr.flush()
-            Progress._shown = False
-
-    @staticmethod
-    def _room() -> int:
-        """One less than the terminal has columns: the last one would begin a new line."""
-        return max(min(text.columns(sys.stderr), text.WIDTH) - 1, 1)

@@ -28,16 +28,20 @@ from typing import TYPE_CHECKING
 from numsim.testing.compare import Comparison, Difference, assert_bits_equal, bits_equal, compare_bits
 from numsim.testing.sweeps import all_codes, all_pairs, boundary_codes, boundary_values, sample_codes
 
-_STRATEGIES = ("arrays", "codes", "formats", "hard_cases", "operand_pairs", "policies", "values")
+_STRATEGIES = {
+    **dict.fromkeys(("arrays", "codes", "hard_cases", "operand_pairs", "values"), "strategies"),
+    **dict.fromkeys(("formats", "policies"), "format_strategies"),
+}
 
 if TYPE_CHECKING:
-    from numsim.testing.strategies import arrays, codes, formats, hard_cases, operand_pairs, policies, values
+    from numsim.testing.format_strategies import formats, policies
+    from numsim.testing.strategies import arrays, codes, hard_cases, operand_pairs, values
 else:
 
     def __getattr__(name):
         """Hypothesis is imported when a strategy is first asked for."""
         if name in _STRATEGIES:
-            return getattr(import_module("numsim.testing.strategies"), name)
+            return getattr(import_module(f"numsim.testing.{_STRATEGIES[name]}"), name)
         raise AttributeError(f"module 'numsim.testing' has no attribute {name!r}")
 
     def __dir__():

@@ -5,7 +5,8 @@ The classes, in the order in which they are told:
 * no number of the format: a value that the format does not have; something was not rounded.
 * NaN on one side, infinity on one side (or infinities of both signs).
 * value: two numbers, and how many steps of the format's grid lie between them, in ulps.
-* sign of zero; NaN sign or payload: the same value, other bits.
+* sign of zero; NaN sign or payload: the same value, other bits. Another code of the same value: where a codebook has a
+  value twice, or a format without subnormal numbers has many codes for zero.
 """
 
 from __future__ import annotations
@@ -19,15 +20,16 @@ from typing import Any
 
 import numpy as np
 
-from numsim.codes import Codes, classify, ulp
+from numsim.codebooks import Codebook, get_format
+from numsim.codes import Codes, classify, decode, ulp
 from numsim.errors import InputError, check_choice, short
-from numsim.formats import FP64, Format, get_format
+from numsim.formats import FP32, FP64, Format
 from numsim.testing.reading import ARRAY, EXAMPLE, INTEGERS, Numbers, Side, look_at
 from numsim.values import NAN, Rational, as_fraction, is_whole
 
 OFF_GRID, ONE_NAN, ONE_INFINITY, VALUE = "no number of the format", "NaN on one side", "infinity on one side", "value"
-ZERO_SIGN, NAN_BITS = "sign of zero", "NaN sign or payload"
-KINDS = (OFF_GRID, ONE_NAN, ONE_INFINITY, VALUE, ZERO_SIGN, NAN_BITS)
+ZERO_SIGN, NAN_BITS, SAME = "sign of zero", "NaN sign or payload", "same value, other code"
+KINDS = (OFF_GRID, ONE_NAN, ONE_INFINITY, VALUE, ZERO_SIGN, NAN_BITS, SAME)
 STEPS = (
     (1, "1 ulp"),
     (2, "2 ulps"),
@@ -54,7 +56,7 @@ class Difference:
 class Comparison:
     """How two sets of numbers compare. ``str()`` of it is what ``assert_bits_equal`` says."""
 
-    format: Format
+    format: Format | Codebook
     compared: int = 0
     counts: Mapping[str, int] = field(default_factory=dict)  # class -> how many differ
     ulps: Mapping[str, int] = field(default_factory=dict)  # of the class "value": bin -> how many
@@ -66,10 +68,12 @@ class Comparison:
 
     @property
     def differ(self) -> int:
+        """How many numbers differ."""
         return sum(self.counts.values())
 
     @property
     def equal(self) -> bool:
+        """Whether shapes and all numbers are the same."""
         return not self.mismatch and not self.differ
 
     def __str__(self) -> str:
@@ -143,7 +147,7 @@ def assert_bits_equal(
     -----
     NaN : sign and payload count; under ``nan="mask"`` every NaN equals every other.
     Inf : equals an infinity of its sign only.
-    -0 : is not +0, unless ``zero_sign=False``.
+    -0 : is not +0, unless ``zero_sign=False``; nor is the second zero of a codebook.
     subnormals, overflow : nothing is rounded or flushed; bits are read as they stand.
 
     Parameters
@@ -151,9 +155,9 @@ def assert_bits_equal(
     actual, expected : numsim Arrays; numpy, ml_dtypes and torch floats, taken by their bits; unsigned integers, which
         are codes and need ``format``; Python numbers, ``Fraction`` and decimal strings, alone or in lists, which are
         values. Shapes must be equal, nothing is broadcast; byte order and strides are no difference.
-    format : the format of codes. Where it is given Python integers are codes, and floats of another type are values of
-        it: a float32 array that holds BF16 numbers is compared as BF16, and what was not rounded is found. Without it
-        values are of the other side's format, or FP64.
+    format : the format of codes, or a codebook. Where it is given Python integers are codes, and floats of another type
+        are values of it: a float32 array that holds BF16 numbers is compared as BF16, and what was not rounded is
+        found. Without it values are of the other side's format, or FP64.
     nan : "bits" or "mask".
     names : what to call the two sides.
     max_shown : how many differences are listed.
@@ -177,7 +181,7 @@ def assert_bits_equal(
 
 
 # --- comparing --------------------------------------------------------------------------------------------------------
-def _mismatch(sides: Sequence[Side], format: Format, asked: Format | None) -> str:
+def _mismatch(sides: Sequence[Side], format: Format | Codebook, asked: Format | Codebook | None) -> str:
     """What differs before any number does, or nothing."""
     a, b = sides
     if a.shape != b.shape:
@@ -193,8 +197,8 @@ def _mismatch(sides: Sequence[Side], format: Format, asked: Format | None) -> st
 
 
 def _compare(
-    a: Numbers, b: Numbers, shape: tuple[int, ...], format: Format, nan: str, zero_sign: bool, names: tuple[str, str],
-    max_shown: int,
+    a: Numbers, b: Numbers, shape: tuple[int, ...], format: Format | Codebook, nan: str, zero_sign: bool,
+    names: tuple[str, str], max_shown: int,
 ) -> Comparison:  # fmt: skip
     counts, passed, bins = Counter[str](), Counter[str](), Counter[str]()
     largest, shown = 0, list[Difference]()
@@ -209,8 +213,8 @@ def _compare(
         places = np.flatnonzero(different) + start
         if not places.size:
             continue
-        kinds = _kinds(a, b, places, format)
         steps = _steps(a.codes[places], b.codes[places], format)
+        kinds = _kinds(a, b, places, steps, format)
         for kind in KINDS:
             (passed if kind in let_pass else counts)[kind] += int(np.count_nonzero(kinds == kind))
         if (far := steps[kinds == VALUE]).size:
@@ -226,24 +230,29 @@ def _compare(
     return Comparison(format, a.codes.size, +counts, +bins, largest, +passed, tuple(shown), names=names)
 
 
-def _kinds(a: Numbers, b: Numbers, places: Any, format: Format) -> Any:
+def _kinds(a: Numbers, b: Numbers, places: Any, steps: Any, format: Format | Codebook) -> Any:
     """The class of each difference."""
-    here, there = (classify(side.codes[places], format) for side in (a, b))
+    x, y = (side.codes[places] for side in (a, b))
+    here, there = classify(x, format), classify(y, format)
     off = np.zeros(places.shape, np.bool_)
     for side in (a, b):
         if side.off is not None:
             off |= side.off[places]
     both = {kind: (here == kind) & (there == kind) for kind in ("nan", "zero")}
     either = {kind: (here == kind) | (there == kind) for kind in ("nan", "infinity")}
+    signs = isinstance(format, Codebook) or (x ^ y) & x.dtype.type(format.sign_mask) != 0
     return np.select(
-        [off, both["nan"], either["nan"], either["infinity"], both["zero"]],
-        [OFF_GRID, NAN_BITS, ONE_NAN, ONE_INFINITY, ZERO_SIGN],
+        [off, both["nan"], either["nan"], either["infinity"], both["zero"] & signs, steps == 0],
+        [OFF_GRID, NAN_BITS, ONE_NAN, ONE_INFINITY, ZERO_SIGN, SAME],
         VALUE,
     )
 
 
-def _steps(a: Codes, b: Codes, format: Format) -> Any:
+def _steps(a: Codes, b: Codes, format: Format | Codebook) -> Any:
     """How many steps of the grid lie between codes of numbers; zeros of both signs are one place."""
+    if isinstance(format, Codebook):
+        _, places = np.unique(decode(np.arange(format.codes, dtype=np.uint8), format), return_inverse=True)
+        return np.abs(places[a] - places[b]).astype(np.uint64)
     sign = np.uint64(format.sign_mask)
     x, y = a.astype(np.uint64), b.astype(np.uint64)
     here, there = (_ranks(m & ~sign, format) for m in (x, y))
@@ -257,14 +266,15 @@ def _ranks(magnitudes: Any, format: Format) -> Any:
     return np.maximum(magnitudes, np.uint64((1 << format.fraction_bits) - 1))
 
 
-def _apart(a: Numbers, b: Numbers, i: int, format: Format) -> Fraction | None:
+def _apart(a: Numbers, b: Numbers, i: int, format: Format | Codebook) -> Fraction | None:
     """The distance of two exact values in ulps of the expected one."""
     x, y = a.rational(i, format), b.rational(i, format)
     if x.denominator == 0 or y.denominator == 0:
         return None
     code = int(b.codes[i])
-    finite = classify(code, format) not in ("nan", "infinity")
-    return abs(as_fraction(x) - as_fraction(y)) / ulp(code if finite else format.max_code, format)
+    if isinstance(format, Format) and classify(code, format) in ("nan", "infinity"):
+        code = format.max_code
+    return abs(as_fraction(x) - as_fraction(y)) / ulp(code, format)
 
 
 # --- in words ---------------------------------------------------------------------------------------------------------
@@ -301,7 +311,7 @@ def _lines(seen: Comparison) -> Iterator[str]:
         yield f"  and {rest} more"
 
 
-def _text(side: Numbers, i: int, format: Format) -> str:
+def _text(side: Numbers, i: int, format: Format | Codebook) -> str:
     """Hex and value; the value alone where there is no code."""
     value = number_text(side.rational(i, format), format)
     if side.off is not None and side.off[i]:
@@ -309,7 +319,7 @@ def _text(side: Numbers, i: int, format: Format) -> str:
     return f"{int(side.codes[i]):#0{(format.bits + 3) // 4 + 2}x} = {value}"
 
 
-def number_text(x: Rational, format: Format) -> str:
+def number_text(x: Rational, format: Format | Codebook) -> str:
     """A value in decimal: 9 digits, which tell all numbers of up to 24 bits apart, or 17; as 2^e beyond FP64."""
     if x == NAN:
         return "nan"
@@ -318,7 +328,8 @@ def number_text(x: Rational, format: Format) -> str:
         return f"{sign}inf"
     exact = Fraction(x.numerator, x.denominator)
     if FP64.least <= exact <= FP64.max or not exact:
-        return f"{sign}{float(exact):.{9 if format.precision <= 24 else 17}g}"
+        narrow = format.fits(FP32) if isinstance(format, Codebook) else format.precision <= 24
+        return f"{sign}{float(exact):.{9 if narrow else 17}g}"
     exponent = x.numerator.bit_length() - x.denominator.bit_length()
     return f"{sign}{float(exact / Fraction(2) ** exponent):.9g} x 2^{exponent}"
 

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from numsim.array import Array
+from numsim.codebooks import Codebook
 from numsim.codes import Codes, check_codes, decode
 from numsim.errors import FormatError, InputError, short
 from numsim.formats import FP64, Format, get_format
@@ -30,7 +31,7 @@ class Numbers:
     off: npt.NDArray[np.bool_] | None = None
     values: Values | None = None
 
-    def rational(self, i: int, format: Format) -> Rational:
+    def rational(self, i: int, format: Format | Codebook) -> Rational:
         if self.values is None or self.off is None or not self.off[i]:
             return to_rational(int(self.codes[i]), format)
         if self.values.rationals is not None:
@@ -54,7 +55,7 @@ class Side:
     def shape(self) -> tuple[int, ...]:
         return tuple(self.data.shape)
 
-    def read(self, format: Format) -> Numbers:
+    def read(self, format: Format | Codebook) -> Numbers:
         """As codes of a format."""
         if self.kind == "values" or (self.kind == "bits" and self.format != format):
             return _as_numbers(self.data if self.kind == "values" else as_values(self.data), format)
@@ -62,7 +63,7 @@ class Side:
         return Numbers(check_codes(codes, format).reshape(-1))
 
 
-def look_at(x: Any, name: str, format: Format | None) -> Side:
+def look_at(x: Any, name: str, format: Format | Codebook | None) -> Side:
     """What one side is. Python integers are codes where a format is asked for, else values."""
     side = _look_at(x, name, format)
     if math.prod(side.shape) > LARGEST:
@@ -70,7 +71,7 @@ def look_at(x: Any, name: str, format: Format | None) -> Side:
     return side
 
 
-def _look_at(x: Any, name: str, format: Format | None) -> Side:
+def _look_at(x: Any, name: str, format: Format | Codebook | None) -> Side:
     if isinstance(x, Array):
         return Side(name, "bits", ARRAY, x.codes, x.format)
     if type(x).__module__.partition(".")[0] == "torch":
@@ -127,7 +128,7 @@ def _words(floats: npt.NDArray[Any]) -> Codes:
     return native
 
 
-def _as_numbers(values: Values, format: Format) -> Numbers:
+def _as_numbers(values: Values, format: Format | Codebook) -> Numbers:
     """Values as codes of a format; nothing is rounded: what is no number of the format is marked."""
     if values.floats is None or not format.fits(FP64):
         codes = encode_values(values, format, Policy(nan="zero"), None, None)

@@ -1,4 +1,4 @@
-"""Hypothesis strategies for formats: codes, values, arrays, formats, pairs of operands, numbers that are hard to round.
+"""Hypothesis strategies for the numbers of a format: codes, values, arrays, pairs of operands, what is hard to round.
 
 A failing example shrinks towards what people read easily: 0, 1, small integers, powers of two, few bits, positive; NaN
 and infinities last. Under ``derandomize=True`` the same examples come every time.
@@ -12,23 +12,15 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from numsim import formats as ground
 from numsim.array import Array
+from numsim.codebooks import Codebook, get_format
 from numsim.codes import code_dtype, decode
-from numsim.errors import InputError, RangeError, UnavailableError, check_choice, short
-from numsim.formats import FP64, Format, get_format, list_formats
-from numsim.rounding import OVERFLOWS, ROUNDINGS, SUBNORMALS, Policy, round_rational, with_sign
-from numsim.testing.sweeps import edge_ranks
+from numsim.errors import InputError, RangeError, check_choice, short
+from numsim.formats import FP64, Format
+from numsim.rounding import Policy, round_rational, with_sign
+from numsim.testing._hypothesis import numpy_strategies, st
+from numsim.testing.sweeps import codebook_points, edge_ranks, source_of
 from numsim.values import as_fraction, is_whole, rational, to_rational
-
-try:
-    import hypothesis.extra.numpy as numpy_strategies
-    import hypothesis.strategies as st
-except ImportError:
-    raise UnavailableError(
-        "the strategies of numsim.testing need Hypothesis, which is not installed. Example: pip install hypothesis; "
-        "without it there are numsim.testing.boundary_codes('e4m3') and sample_codes('e4m3', 1000, seed=7)"
-    ) from None
 
 _T = TypeVar("_T")
 OPERATIONS = ("add", "sub", "mul", "div")
@@ -40,7 +32,8 @@ def codes(format: Any, *, allow_nan: bool = True, allow_infinity: bool = True) -
     """Codes of a format, as Python integers.
 
     Rules: all codes come up, NaN payloads too; zeros, subnormal numbers and the ends of the format more often than
-    by chance. Shrinks to 0, small integers, powers of two, numbers of few bits; then infinities, then NaN.
+    by chance. Shrinks to 0, small integers, powers of two, numbers of few bits; then infinities, then NaN. Of a
+    codebook each is as likely as any other; those that encoding never gives are the last resort.
 
     >>> from hypothesis import find, settings
     >>> fixed = settings(derandomize=True, database=None)
@@ -49,6 +42,8 @@ def codes(format: Any, *, allow_nan: bool = True, allow_infinity: bool = True) -
     '0x4000'
     """
     format = get_format(format)
+    if isinstance(format, Codebook):
+        return st.sampled_from(_readable_codes(format))
     return st.one_of(
         _signed(st.sampled_from(_readable(format)), format),
         _any(format, allow_nan, allow_infinity),
@@ -91,6 +86,11 @@ def arrays(
     numsim.array([0.0, 0.0, 2.0], 'fp16')
     """
     format = get_format(format)
+    if isinstance(format, Codebook):
+        raise InputError(
+            f"arrays: there are no Arrays of {format}, which is a codebook. Example: "
+            f"hypothesis.extra.numpy.arrays('uint8', (4, 8), elements=numsim.testing.codes('{format}'))"
+        )
     if elements is None:
         elements = codes(format, allow_nan=allow_nan, allow_infinity=allow_infinity)
     if not isinstance(elements, st.SearchStrategy):
@@ -118,6 +118,12 @@ def _readable(format: Format) -> tuple[int, ...]:
     found = (_code_of(x, format) for x in wanted)
     exact = [c for c, x in zip(found, wanted, strict=True) if as_fraction(to_rational(c, format)) == x]
     return tuple(exact) or (_code_of(Fraction(1), format),)
+
+
+def _readable_codes(book: Codebook) -> list[int]:
+    """0, 1, -1, other small integers, fractions."""
+    simple = [(abs(v.denominator), abs(v.numerator), v < 0) for v in book.values]
+    return sorted(range(book.codes), key=lambda code: (code in book.unused, *simple[code]))
 
 
 def _edges(format: Format, allow_nan: bool, allow_infinity: bool) -> st.SearchStrategy[int]:
@@ -183,8 +189,9 @@ def hard_cases(target: Any, source: Any = "fp64") -> st.SearchStrategy[float]:
     A number of the target or the tie above it, or what the source has next to either: so ties to both sides, ties
     plus and minus one ulp of the source, carries into the next binade, the ends of the subnormal numbers and the
     overflow threshold all come up within some hundred examples. Finite, both signs. Shrinks to 1 and what is beside it.
+    Of a codebook: its numbers, the limits between them, one number beyond each end; shrinks to 0.
 
-    Raises ``RangeError`` for a source with values that float64 does not hold.
+    Raises ``RangeError`` for a source with values that float64 does not hold, ``InputError`` for a codebook as source.
 
     >>> from hypothesis import find, settings
     >>> fixed = settings(derandomize=True, database=None)
@@ -193,13 +200,14 @@ def hard_cases(target: Any, source: Any = "fp64") -> st.SearchStrategy[float]:
     >>> find(hard_cases("fp16"), differ, settings=fixed).hex()
     '0x1.0020000000000p+0'
     """
-    target, source = get_format(target), get_format(source)
-    if not source.fits(FP64):
-        raise RangeError(f"{source} has values that float64 does not hold. Example: hard_cases('{target}', 'fp64')")
+    target = get_format(target)
+    source = source_of(target, source, "hard_cases")
+    if isinstance(target, Codebook):
+        points = sorted(codebook_points(target), key=lambda x: (x.denominator, abs(x.numerator), x < 0))
+        return _made(lambda x, steps: _float_beside(x, steps, x < 0, source), st.sampled_from(points), _STEPS)
 
     def number(rank: int, half: int, steps: int, negative: bool) -> float:
-        code = with_sign(_beside(_place(rank, half, target), steps, source), negative and source.signed, source)
-        return float(decode(code, source))
+        return _float_beside(_place(rank, half, target), steps, negative, source)
 
     return _made(number, _ranks(target), _HALVES, _STEPS, st.booleans())
 
@@ -228,6 +236,10 @@ def _beside(x: Fraction, steps: int, format: Format) -> int:
     return min(max(_code_of(abs(x), format) + steps, 0), format.max_code)
 
 
+def _float_beside(x: Fraction, steps: int, negative: bool, source: Format) -> float:
+    return float(decode(with_sign(_beside(x, steps, source), negative and source.signed, source), source))
+
+
 # --- operands ---------------------------------------------------------------------------------------------------------
 def operand_pairs(format: Any, operation: str | None = None) -> st.SearchStrategy[tuple[int, int]]:
     """Pairs of codes whose sum, difference, product or quotient is hard to round.
@@ -248,6 +260,11 @@ def operand_pairs(format: Any, operation: str | None = None) -> st.SearchStrateg
     >>> sums_commute()
     """
     format = get_format(format)
+    if isinstance(format, Codebook):
+        raise InputError(
+            f"operand_pairs: arithmetic is not defined on {format}, which is a codebook. Example of all pairs of its "
+            f"codes: numsim.testing.all_pairs('{format}')"
+        )
     if operation is not None:
         check_choice("operation", operation, OPERATIONS, f"operand_pairs('{format}', 'add')")
     hard = [_hard_pairs(name, format) for name in OPERATIONS if operation in (None, name)]
@@ -297,69 +314,3 @@ def _tied_products(format: Format) -> st.SearchStrategy[tuple[int, int]]:
     odd = st.integers(1, (1 << (p - 1)) - 1).map(lambda k: 2 * k + 1)
     exponents = st.sampled_from(_fields(format)).map(lambda field: field - format.bias)
     return _made(pair, odd, st.integers(0, (1 << p) - 1), exponents.map(lambda e: e // 2), exponents)
-
-
-# --- formats and policies ---------------------------------------------------------------------------------------------
-def formats(*, max_bits: int = 64, named: bool = True, user_defined: bool = True) -> st.SearchStrategy[Format]:
-    """Formats of up to ``max_bits``: the named ones, ``eXmY`` of the IEEE style, and user-defined ones of every kind.
-
-    Shrinks to named formats, FP16 first, then to ones of few bits.
-
-    >>> from hypothesis import find, settings
-    >>> fixed = settings(derandomize=True, database=None)
-    >>> find(formats(), lambda f: f.infinity_code is None, settings=fixed).name
-    'e4m3fn'
-    """
-    if not is_whole(max_bits) or not 4 <= max_bits <= 64:
-        raise InputError(
-            f"max_bits={short(max_bits)}: formats of 4 to 64 bits are drawn. Example: formats(max_bits=16)"
-        )
-    common = (ground.FP16, ground.BF16, ground.E4M3, ground.E5M2, ground.E2M1)
-    table = [f for f in dict.fromkeys((*common, *list_formats())) if f.bits <= max_bits]
-    branches: list[st.SearchStrategy[Format]] = [st.sampled_from(table)] if named else []
-    if named:
-        branches.append(_widths(max_bits, 2, 1).map(lambda w: get_format(f"e{w[0]}m{w[1]}")))
-    if user_defined:
-        branches.append(_user_defined(max_bits))
-    if not branches:
-        raise InputError("named=False and user_defined=False leave no format. Example: formats(user_defined=False)")
-    return st.one_of(branches)
-
-
-@st.composite
-def _widths(draw: st.DrawFn, max_bits: int, least_exponent: int, least_fraction: int) -> tuple[int, int]:
-    exponent = draw(st.integers(least_exponent, min(11, max_bits - 1 - least_fraction)))
-    return exponent, draw(st.integers(least_fraction, min(52, max_bits - 1 - exponent)))
-
-
-@st.composite
-def _user_defined(draw: st.DrawFn, max_bits: int) -> Format:
-    specials: ground.Specials = draw(st.sampled_from(("ieee", "fn", "fnuz", "finite")))
-    ieee = specials == "ieee"
-    exponent, fraction = draw(_widths(max_bits, 2 if ieee else 1, 1))
-    bias = (1 << (exponent - 1)) - 1 + draw(st.sampled_from((0, 1, -1, 3, -3)))
-    signed = specials == "fnuz" or not draw(st.booleans())
-    infinities, subnormals = ieee or draw(st.booleans()), not draw(st.booleans())
-    return Format(
-        f"mine_e{exponent}m{fraction}", exponent, fraction, bias, signed=signed, specials=specials,
-        infinities=infinities, subnormals=subnormals or exponent == 1,
-    )  # fmt: skip
-
-
-def policies(*, stochastic: bool = False) -> st.SearchStrategy[dict[str, Any]]:
-    """Options of ``numsim.encode``: rounding, overflow and subnormals, and ``nan="zero"``, which refuses no number.
-
-    ``stochastic=True`` has stochastic rounding among the modes, with a seed. Shrinks to the defaults.
-
-    >>> from hypothesis import find, settings
-    >>> fixed = settings(derandomize=True, database=None)
-    >>> find(policies(), lambda options: options["overflow"] != "ieee", settings=fixed)
-    {'rounding': 'nearest-even', 'overflow': 'saturate', 'subnormals': 'keep', 'nan': 'zero'}
-    """
-    modes = st.sampled_from([mode for mode in ROUNDINGS if mode != "stochastic"])
-    rest = {"overflow": st.sampled_from(OVERFLOWS), "subnormals": st.sampled_from(SUBNORMALS), "nan": st.just("zero")}
-    plain = st.fixed_dictionaries({"rounding": modes, **rest})
-    if not stochastic:
-        return plain
-    drawn = {"rounding": st.just("stochastic"), "seed": st.integers(0, 2**64 - 1)}
-    return plain | st.fixed_dictionaries({**drawn, **rest})

@@ -236,6 +236,21 @@ def test_sums_under_policies(name, order, implementation):
 
 
 @pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("name", ["fp16", "e4m3fn", "e2m1"])
+def test_sums_past_the_largest_number(name, order, implementation):
+    """The largest number and what is next to half a unit of it: a sum beyond it may still be rounded to it."""
+    spec = oracle.SPECS[name]
+    half = oracle.encode_fraction((oracle.value_of(spec.top, spec) - oracle.value_of(spec.top - 1, spec)) / 2, spec)
+    codes = [[spec.top, c] for c in (0, half - 1, half, half + 1, spec.top)] + [[spec.top - 1, half + 1]]
+    codes = np.array([[c | sign for c in row] for row in codes for sign in (0, spec.sign)], spec.dtype)
+    for rounding, overflow, subnormals in POLICIES:
+        policy = {"rounding": rounding, "overflow": overflow, "subnormals": subnormals}
+        right = [Own(name, **policy).sum([row], [name], order=order)[-1] for row in codes]
+        got = numsim.sum(from_codes(codes, name), axis=1, order=order, **policy).codes
+        assert_codes(got, right, codes.T, f"{name} {order} {policy}")
+
+
+@pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("product", ["e5m2", None])
 def test_products_under_flushing(product, order, implementation):
     """A subnormal factor, product or accumulator is a zero of its sign wherever it is an operand."""
@@ -414,7 +429,7 @@ def test_sums_of_negative_zeros(order, implementation):
     assert numsim.sum(x, order="sequential").codes == 0x8000
     assert int(numsim.sum(x, order=order).codes) == Own("fp16").sum([x.codes], ["fp16"], order=order)[-1]
     one = numsim.array([1.0] * 5, "fp16")
-    assert numsim.dot(x, one).codes == 0x8000
+    assert numsim.dot(x, one).codes == numsim.matmul(x[None], one[:, None]).codes[0, 0] == 0x8000
     assert numsim.dot(x, one, product="exact", accumulator="fp32").codes == 0x80000000
 
 

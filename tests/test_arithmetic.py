@@ -749,6 +749,19 @@ def test_long_results(rounding, implementation):
         assert_codes(got, right, codes, f"{operation} of fp32 to e8m45, {rounding}")
 
 
+@pytest.mark.parametrize("rounding", oracle.MODES)
+def test_long_roots(rounding, implementation):
+    """The same for roots: just beside 1 they are numbers of 46 bits, or ties, as float64."""
+    gmpy2 = pytest.importorskip("gmpy2", reason="MPFR is the outsider here: pip install gmpy2")
+    fp32, long = oracle.SPECS["fp32"], oracle._ieee("e8m45", 8, 45)
+    one = fp32.bias << fp32.fraction
+    codes = np.append(np.arange(one - 40, one + 40), np.arange(one - 300_000, one + 300_000, 7919)).astype(np.uint32)
+    rows = [(Mpfr(fp32, gmpy2).operand(c),) for c in codes.tolist()]
+    right = Mpfr(long, gmpy2).codes("sqrt", rows, rounding)
+    got = numsim.sqrt(numsim.from_codes(codes, "fp32"), format="e8m45", rounding=rounding).codes
+    assert_codes(got, right, (codes,), f"sqrt of fp32 to e8m45, {rounding}")
+
+
 @pytest.mark.parametrize("name", ["fp16", "bf16", "e4m3fn", "e5m2", "fp32"])
 @pytest.mark.parametrize("r", [1, 8, 16, 32])
 def test_stochastic(name, r, implementation):

@@ -172,6 +172,7 @@ def test_extremes(name, implementation):
     rng = np.random.default_rng(7)
     a, b = (tricky_codes(spec, 300, rng) for _ in range(2))
     b[:60], b[60:90] = a[:60] ^ spec.dtype(spec.sign), a[60:90]  # equal sizes
+    a[90:94], b[90:94] = (0, spec.sign, 0, spec.sign), (spec.sign, 0, 0, spec.sign)
     check_extremes(name, a, b, oracle.MODES if implementation == "kernel" else ("nearest-even", "down"))
 
 
@@ -499,7 +500,9 @@ def test_comparisons(one, other):
     codes = [rng.integers(0, f.codes, 60, dtype=np.uint64).astype(f"u{f.code_bytes}") for f in formats]
     if one == other:
         codes[1][:30] = codes[0][:30]
-    codes[0][:2] = 0, formats[0].sign_mask
+    for x, format in zip(codes, formats, strict=True):
+        x[30:34] = 0, format.sign_mask, format.max_code, format.max_code | format.sign_mask
+        x[34:36] = format.infinity_code or 0, (format.infinity_code or 0) | format.sign_mask
     a, b = (x.ravel() for x in np.meshgrid(*codes))
     relations = [compare_rationals(to_rational(int(x), formats[0]), to_rational(int(y), formats[1]))
                  for x, y in zip(a, b, strict=True)]  # fmt: skip

@@ -116,7 +116,8 @@ def test_events(name, width, implementation):
     spec = oracle.SPECS[name]
     patterns = inputs.boundaries(spec, width) if spec.bits <= 8 else inputs.thorough(spec, width, 500, sample=50)
     if implementation == "reference":
-        patterns = np.random.default_rng(8).choice(patterns, 40)
+        edges = inputs.as_bits(np.array([0, float(numsim.get_format(name).least_normal)], f"f{width // 8}"))
+        patterns = np.append(np.random.default_rng(8).choice(patterns, 38), edges)
     check_policies(patterns, spec, POLICIES, events=True)
 
 

@@ -415,6 +415,7 @@ def test_special_values(order, implementation):
             if order != "kahan":  # whose first line is 0 - 0
                 assert math.copysign(1, total([0.0] * count, rounding="down")) == 1
         assert math.copysign(1, total([0.0, -0.0, 1.0, -1.0])) == 1
+        assert math.copysign(1, total([0.0, -0.0])) == math.copysign(1, total([-0.0, 0.0])) == 1
         assert math.copysign(1, total([0.0, -0.0], rounding="down")) == -1
         assert total([]) == 0 and math.copysign(1, total([])) == 1
         assert total([3.0]) == 3.0

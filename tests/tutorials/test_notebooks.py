@@ -20,6 +20,7 @@ from tests.tutorials.notebooks import METADATA, NOTEBOOKS, TUTORIALS
 pytest.importorskip("nbformat", reason="nbformat is not installed (extra 'test')")
 
 FLOATS = TUTORIALS / "01-what-a-float-is.ipynb"
+SUMS = TUTORIALS / "02-rounding-and-sums.ipynb"
 CORES = TUTORIALS / "03-inside-a-tensor-core.ipynb"
 SCALERS = TUTORIALS / "04-loss-scaling.ipynb"
 BLOCKS = TUTORIALS / "05-fp8-and-block-scaling.ipynb"
@@ -42,6 +43,29 @@ KEY_NUMBERS = {
         "a-updates": ["It is 1.0.", "the mean of 100 weights: 1.10"],
         "a-double": ["It is -416.0.", "-431.99999999999994 -> -432.0 -> -448.0"],
         "a-gradients": ["It is 44.", "44.4%", "bf16                  0.0%"],
+    },
+    SUMS.name: {
+        "a-modes": ["It is 3."],
+        "c-modes": ["+0.25000  +0.12500  +0.03125  +0.00195", "+0.00000  +0.00000  -0.09375  -0.12305"],
+        "a-pixels": ["It is 0.4.", "toward-zero    -3.84 %"],
+        "c-pixels": ["own seed: +1.16 %", "nearest-even: -0.0005 %", "nearest-away: -0.0005 %"],
+        "a-double": ["It is 10.", "7 of 1,000,000"],
+        "c-double": ["odd: 0 of 1,000,000 wrong", "beside ties: 50% wrong"],
+        "a-wide": ["It is 10."],
+        "c-wide": ["sqrt     47    23     7     7     7     0     0\n", "fma(9, 3, -2^-9): 26.0, with P = 10 28.0"],
+        "a-order": ["It is 5.", "3.6000000000000001 in 17,972 orders"],
+        "c-order": ["(a + b) + c == a + (b + c): False", "neumaier     FP64 1   FP32 1   BF16 1"],
+        "a-growth": ["It is 2048.0."],
+        "c-growth": ["stochastic      32480.0   error  -0.87%", "Kahan           32768.0   error  +0.01%"],
+        "a-kahan": ["It is (2048.0, 2050.0).", "    -1.0   2049.0\n"],
+        "a-neumaier": ["It is (0.0, 2.0)."],
+        "c-neumaier": ["1e200 - 1e100     -1e+100     -1e+100           0           0           1\n"],
+        "a-exact": ["It is 40.", "FP64  2098 bits", "exact sum: True"],
+        "a-numpy": ["It is 2048.0."],
+        "c-numpy": ["pairwise no    pairwise:numpy yes", "is sequential: True", "along 4096, down 2048, cumsum 2048"],
+        "a-wider": ["It is inf."],
+        "c-wider": ["256                       4096\n", "inf            500         500\n", "4.9949e-05  4.9984e-05"],
+        "torch": ["Skipped: PyTorch is not needed"],
     },
     CORES.name: {
         "a-lost": ["It is (1.0, 1.00189208984375)."],
@@ -102,6 +126,7 @@ KEY_NUMBERS = {
 }  # fmt: skip
 PICTURES = {
     FLOATS.name: ["p-spacing", "p-subnormal", "p-ones", "p-updates", "p-gradients"],
+    SUMS.name: ["p-modes", "p-pixels", "p-growth", "p-exact"],
     CORES.name: ["p-lost", "p-normal", "p-chips", "p-groups", "p-fp8"],
     SCALERS.name: ["p-drag", "p-limit", "p-blind", "p-training", "p-systems"],
     BLOCKS.name: ["p-scale", "p-delayed", "p-mx", "p-nf4"],
@@ -111,6 +136,11 @@ RIGHT: dict[Path, dict[str, Any]] = {
         "g-tenth": 0, "g-spacing": 0.5, "g-subnormal": "Not zero", "g-tie": 4, "g-integers": "2048", "g-overflow": 448,
         "g-ones": [2048, 256, 16], "g-cures": 32, "g-updates": 1, "g-double": -416, "g-gradients": 44,
         "x-1": 0xAA, "x-2": 3 * 2**-16, "x-3": 128, "x-4": 61440,
+    },
+    SUMS: {
+        "g-modes": 3, "g-pixels": "0.4", "g-double": 10, "g-wide": 10, "g-order": 5, "g-growth": 2048,
+        "g-kahan": [2048, 2050], "g-neumaier": (0, 2), "g-exact": 40, "g-numpy": 2048, "g-wider": "Inf",
+        "x-1": 0.125, "x-2": 8, "x-3": 260,
     },
     CORES: {
         "g-lost": (1, 1 + 31 * 2**-14), "g-kept": 13, "g-normal": 2, "g-cancel": 0, "g-chips": (0, 8, 8), "g-fp8": 13,
@@ -136,6 +166,24 @@ ROUND_EVEN = {
     "round_even(2, 3) is 0, and 1 is right. Compare": "return n // d + (n // d % 2 if 2 * (n % d) == d else 0)",
     "which is no integer": "return n / d",
     "all in integers": "return round(n / d)",
+}
+_SUM, _LOOP = "s, lost = terms[0], 0 * terms[0]", "\n    for x in terms[1:]: t = s + x; "
+NEUMAIER = {
+    "Right, on all 40 lists.": f"{_SUM}{_LOOP}lost = lost + (s - t + x if abs(s) >= abs(x) else x - t + s); s = t\n"
+    "    return s + lost",
+    "No answer yet.": "pass",
+    "Which of the two is larger": f"{_SUM}{_LOOP}lost = lost + (s - t + x); s = t\n    return s + lost",
+    "That is the kahan sum.": f"{_SUM}\n    for x in terms[1:]: y = x - lost; t = s + y; lost = t - s - y; s = t\n"
+    "    return s",
+    "That is the sequential sum.": f"{_SUM}{_LOOP}s = t\n    return s",
+    "a number of an FP16 Array is needed": "return 0.5",
+}
+LISTS = {
+    "Right: Kahan 0.0, Neumaier 0.25, exactly 0.25.": [0.125, 1000, 0.125, -1000],
+    "Not yet: Kahan 2.0, Neumaier 2.0, exactly 2.0.": [1, 1],
+    "Not yet: at most 4": [1, 2000],
+    "Not yet: a list of numbers": ["x"],
+    "No answer yet.": None,
 }
 _CHAINS = "pieces = [matmul(A[:, k:k+{0}], B[k:k+{0}], chip='h100') for k in range(0, 1000, {0})]; "
 PROMOTED = {
@@ -320,6 +368,7 @@ class Lesson:
     def __init__(self, path: Path, answers: dict[str, Any], body: str = "pass") -> None:
         import matplotlib as mpl
 
+        self.path = path
         self.said: dict[str, str] = {}
         self.hints: dict[str, dict[Any, str]] = {}
         self.space: dict[str, Any] = {"display": lambda *_: None}
@@ -328,10 +377,16 @@ class Lesson:
                 if cell.cell_type == "code" and not cell.id.startswith(("p-", "c-")):
                     self._play(cell, answers, body)
 
+    def again(self, name: str, answers: dict[str, Any] | None = None, body: str = "pass") -> str:
+        """What a cell says to other answers, with everything else as it was."""
+        (cell,) = (cell for cell in notebooks.read(self.path).cells if cell.id == name)
+        self._play(cell, answers or {}, body)
+        return self.said[name]
+
     def _play(self, cell: Any, answers: dict[str, Any], body: str) -> None:
         source = cell.source.replace("%matplotlib inline", "")
         if cell.id in answers:
-            source, replaced = re.subn(r"\b(guess|answer) = None", rf"\1 = {answers[cell.id]!r}", source)
+            source, replaced = re.subn(r"\b(guess|answer|ask) = None", rf"\1 = {answers[cell.id]!r}", source)
             assert replaced == 1, cell.id
         source = re.sub("# your code; .*", body, source)
         lines: list[str] = []
@@ -383,6 +438,30 @@ def test_any_guess_is_taken_kindly(path: Path, answer: Any) -> None:
 @pytest.mark.parametrize("said", ROUND_EVEN, ids=list(ROUND_EVEN.values()))
 def test_round_even(said: str) -> None:
     assert said in Lesson(FLOATS, {}, ROUND_EVEN[said]).said["x-5"]
+
+
+@pytest.fixture(scope="module")
+def sums() -> Lesson:
+    """Played once: its last cells are played again, with answers."""
+    return Lesson(SUMS, {})
+
+
+@pytest.mark.parametrize("said", NEUMAIER)
+def test_neumaier_by_hand(sums: Lesson, said: str) -> None:
+    assert said in sums.again("x-4", body=NEUMAIER[said])
+
+
+@pytest.mark.parametrize("said", LISTS)
+def test_kahan_led_astray(sums: Lesson, said: str) -> None:
+    assert said in sums.again("x-5", {"x-5": LISTS[said]})
+
+
+def test_pytorch_is_asked(sums: Lesson) -> None:
+    """What the page says of it, from the installed one: 16-bit sums, means and norms are taken in FP32."""
+    pytest.importorskip("torch", reason="torch is not installed")
+    told = sums.again("torch", {"torch": True}).splitlines()
+    assert [float(line.split()[-1]) for line in told[:3]] == [4096, 20, 500]
+    assert len(told) == 4 and "NumPy" in told[3]
 
 
 @pytest.mark.parametrize("said", PROMOTED, ids=list(PROMOTED.values()))

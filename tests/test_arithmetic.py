@@ -197,6 +197,83 @@ def test_all_pairs(name, kernel):
 
 
 @pytest.mark.parametrize("name", oracle.UP_TO_8)
+def test_roots_of_all_codes(name, implementation):
+    """A root of a number of 5 bits is one of 3 bits, or 2^-12 and more away from all of 6: float64's decides."""
+    spec = oracle.SPECS[name]
+    codes = np.arange(1 << spec.bits, dtype=spec.dtype)
+    values = oracle.to_bits(codes, spec).view(np.float64)
+    for rounding, overflow, subnormals in POLICIES if implementation == "kernel" else PLAIN:
+        flush, results = subnormals in ("flush-inputs", "flush"), subnormals in ("flush-results", "flush")
+        least = float(oracle._grid_fraction(spec.least_normal, spec)) if flush else 0.0
+        with np.errstate(invalid="ignore"):
+            roots = np.sqrt(np.where(np.abs(values) < least, np.copysign(0.0, values), values)).view(np.uint64)
+        kept = "flush-results" if results else "keep"
+        right = oracle.Located(roots, spec).encode(rounding, overflow, kept, nan="zero", count=False)[0]
+        options = {"rounding": rounding, "overflow": overflow, "subnormals": subnormals}
+        assert_codes(compute("sqrt", (codes,), name, **options, **nan_option(spec)), right, (codes,), f"{name} sqrt")
+
+
+def check_fma(name, triples):
+    """All modes. Formats whose x y + z has at most 53 bits: float64 is exact."""
+    spec = oracle.SPECS[name]
+    x, y, z = (oracle.to_bits(c, spec).view(np.float64) for c in triples)
+    for rounding in oracle.MODES:
+        with np.errstate(invalid="ignore"):
+            product = x * y
+            total = product + z
+            if rounding == "down":
+                total = np.where((total == 0) & (np.signbit(product) != np.signbit(z)), -0.0, total)
+        unique, back = np.unique(total.view(np.uint64), return_inverse=True)
+        right = oracle.Located(unique, spec).encode(rounding, nan="zero", count=False)[0][back.reshape(x.shape)]
+        got = compute("fma", triples, name, rounding=rounding, **nan_option(spec))
+        assert_codes(got, right, triples, f"{name} fma {rounding}")
+
+
+FMA_IN_FLOAT64 = [n for n in oracle.UP_TO_8 if n not in ("e5m2", "e5m2fnuz", "e8m0")]
+
+
+@pytest.mark.parametrize("name", FMA_IN_FLOAT64)
+def test_fma_of_all_pairs(name, kernel):
+    """Any third operand with each pair; all triples with -m exhaustive."""
+    spec = oracle.SPECS[name]
+    a, b = all_pairs(spec)
+    check_fma(name, (a, b, np.random.default_rng(12).integers(0, 1 << spec.bits, a.size, spec.dtype)))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", FMA_IN_FLOAT64)
+def test_fma_of_all_triples(name, kernel):
+    spec = oracle.SPECS[name]
+    a, b = all_pairs(spec)
+    for c in range(1 << spec.bits):
+        check_fma(name, (a, b, np.full_like(a, c)))
+
+
+@pytest.mark.parametrize("name", oracle.UP_TO_8)
+def test_fma_by_fractions(name, implementation):
+    check_fma_by_fractions(name, 150)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", ["e5m2", "e5m2fnuz", "e8m0"])
+def test_fma_of_all_pairs_by_fractions(name, kernel):
+    check_fma_by_fractions(name, None)
+
+
+def check_fma_by_fractions(name, count):
+    spec = oracle.SPECS[name]
+    rng = np.random.default_rng(13)
+    if count is None:
+        triples = *all_pairs(spec), rng.integers(0, 1 << spec.bits, 1 << 2 * spec.bits, spec.dtype)
+    else:
+        triples = tuple(rng.integers(0, 1 << spec.bits, count, spec.dtype) for _ in range(3))
+    for rounding in oracle.MODES:
+        right = expected("fma", triples, [spec] * 3, spec, rounding)
+        got = compute("fma", triples, name, rounding=rounding, **nan_option(spec))
+        assert_codes(got, right, triples, f"{name} fma {rounding}")
+
+
+@pytest.mark.parametrize("name", oracle.UP_TO_8)
 def test_reference_on_pairs(name):
     """Microseconds a number: a seeded sample, all policies."""
     spec = oracle.SPECS[name]
@@ -692,7 +769,7 @@ def test_zeros_from_below_keep_their_sign(name, implementation):
 # -- policies, mixed formats, chance ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["fp16", "bf16", "tf32", "fp32"])
+@pytest.mark.parametrize("name", ["fp16", "bf16", "tf32", "fp32", "fp64"])
 def test_policies_of_wide_formats(name, implementation):
     """All 72 combinations, each on a few triples of its own: near the top, near the least numbers, anywhere."""
     spec = oracle.SPECS[name]

@@ -203,8 +203,10 @@ def hard_cases(target: Any, source: Any = "fp64") -> st.SearchStrategy[float]:
     target = get_format(target)
     source = source_of(target, source, "hard_cases")
     if isinstance(target, Codebook):
-        points = sorted(codebook_points(target), key=lambda x: (x.denominator, abs(x.numerator), x < 0))
-        return _made(lambda x, steps: _float_beside(x, steps, x < 0, source), st.sampled_from(points), _STEPS)
+        points = codebook_points(target)
+        readable = sorted(points, key=lambda x: (x.denominator, abs(x.numerator), x < 0))
+        drawn = st.sampled_from(readable) | st.sampled_from(points[:3] + points[-3:])  # the ends more often
+        return _made(lambda x, steps: _float_beside(x, steps, x < 0, source), drawn, _STEPS)
 
     def number(rank: int, half: int, steps: int, negative: bool) -> float:
         return _float_beside(_place(rank, half, target), steps, negative, source)

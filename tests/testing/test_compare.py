@@ -8,7 +8,7 @@ import pytest
 
 import numsim
 from numsim.testing import assert_bits_equal, bits_equal, compare_bits
-from numsim.testing.compare import KINDS, NAN_BITS, OFF_GRID, ONE_INFINITY, ONE_NAN, VALUE, ZERO_SIGN
+from numsim.testing.compare import KINDS, NAN_BITS, OFF_GRID, ONE_INFINITY, ONE_NAN, SAME, VALUE, ZERO_SIGN
 
 
 def said(*args, **options):
@@ -328,4 +328,35 @@ def test_the_failure_points_at_the_test():
 
 
 def test_kinds_are_told_in_one_order():
-    assert KINDS == (OFF_GRID, ONE_NAN, ONE_INFINITY, VALUE, ZERO_SIGN, NAN_BITS)
+    assert KINDS == (OFF_GRID, ONE_NAN, ONE_INFINITY, VALUE, ZERO_SIGN, NAN_BITS, SAME)
+
+
+# --- codebooks --------------------------------------------------------------------------------------------------------
+def test_codes_of_codebooks():
+    """Steps are those from number to number in order of size, whatever the codes."""
+    book = numsim.get_format("nf4")
+    codes = np.arange(16, dtype=np.uint8)
+    a, b = np.repeat(codes, 16), np.tile(codes, 16)
+    seen = compare_bits(a, b, book, max_shown=256)
+    assert dict(seen.counts) == {VALUE: 240} and {d.ulps for d in seen.shown} == set(range(1, 16))
+    assert all(d.ulps == abs(int(a[d.index]) - int(b[d.index])) for d in seen.shown)  # NF4's codes are in order
+    assert compare_bits([0x80, 0x01], [0x7F, 0xFF], "int8").largest == 255
+    assert "0x3 = 1  " in said([3], [4], "bnb_fp4") and "0.333333343" in said([3], [4], "bnb_fp4")
+
+
+def test_a_value_with_two_codes():
+    seen = compare_bits([8, 0, 8], [0, 8, 1], "bnb_fp4")  # the second zero: what came from below
+    assert dict(seen.counts) == {VALUE: 1, ZERO_SIGN: 2} and bits_equal([8], [0], "bnb_fp4", zero_sign=False)
+    twice = numsim.Codebook("twice", (0, 1, 1, 2), unused=(2,))
+    assert [d.kind for d in compare_bits([1, 1], [2, 3], twice).shown] == [SAME, VALUE]
+    gap = numsim.Format("gap", 4, 3, 7, subnormals=False)
+    assert [d.kind for d in compare_bits([1, 0, 1], [2, 0x80, 8], gap).shown] == [SAME, ZERO_SIGN, VALUE]
+
+
+def test_floats_that_should_be_numbers_of_a_codebook():
+    x = np.float32([-1, 0.5, np.nan, 300, 7])
+    seen = compare_bits(x, numsim.encode([-1, 0, 0, 7, 7], "int4"), "int4")
+    assert dict(seen.counts) == {OFF_GRID: 3} and [d.ulps for d in seen.shown] == [Fraction(1, 2), None, 293]
+    assert_bits_equal(numsim.decode([1, 9, 15], "int4"), [1, 9, 15], "int4")
+    with pytest.raises(numsim.InputError, match="from 0 to 0xf"):
+        bits_equal([16], [1], "int4")

@@ -57,6 +57,7 @@ def test_pairs_of_16_bits_come_in_parts():
         (lambda: sample_codes("fp16", 10, -1), "seed=-1"),
         (lambda: sample_codes("fp16", 10, "a"), "seed="),
         (lambda: boundary_values("fp16", "e15m10"), "float64 does not hold"),
+        (lambda: boundary_values("e4m3", "int8"), r"codebook of 256 numbers.*boundary_values\('e4m3fn', 'fp64'\)"),
     ],
 )
 def test_too_much_is_refused_before_any_work(call, message):
@@ -177,6 +178,34 @@ def test_all_pairs_of_products():
             theirs = a.view(ml_dtypes.float8_e5m2) * b.view(ml_dtypes.float8_e5m2)
         seen = compare_bits(theirs, x * y, nan="mask")
         assert seen.equal and seen.compared == 65536, str(seen)
+
+
+# --- codebooks --------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("book", numsim.list_codebooks(), ids=str)
+def test_sweeps_of_codebooks(book):
+    (codes,) = all_codes(book)
+    assert codes.tolist() == list(range(book.codes)) == boundary_codes(book).tolist()
+    ((a, b),) = all_pairs(book)
+    assert a.size == b.size == book.codes**2 and (a.astype(int) * book.codes + b == np.arange(a.size)).all()
+    drawn = sample_codes(book, 4000, 3)
+    assert drawn.dtype == np.uint8 and set(drawn.tolist()) == set(range(book.codes))
+
+
+@pytest.mark.parametrize("book", numsim.list_codebooks(), ids=str)
+@pytest.mark.parametrize(("source", "dtype"), [("fp32", np.float32), ("fp64", np.float64)])
+def test_boundary_values_of_codebooks(book, source, dtype):
+    """Each number and each limit with what the source has beside them; there the nearest code changes, nowhere else."""
+    x = boundary_values(book, source)
+    assert x.dtype == dtype and {np.inf, -np.inf, 0.0} <= set(x.tolist()) and not np.isnan(x).any()
+    for point in (*book.values, *book.thresholds):
+        near = dtype(float(point))
+        assert {near, np.nextafter(near, dtype(-np.inf)), np.nextafter(near, dtype(np.inf))} <= set(x.tolist()), point
+    x = np.sort(x[np.isfinite(x)])
+    codes = numsim.encode(x, book)
+    for i in np.flatnonzero(np.diff(numsim.decode(codes, book))):
+        between = [t for t in book.thresholds if Fraction(float(x[i])) <= t <= Fraction(float(x[i + 1]))]
+        assert len(between) == 1 and x[i + 1] <= np.nextafter(x[i], dtype(np.inf))
+    assert len(set(codes.tolist())) == book.codes - len(book.unused)
 
 
 def test_the_points_are_exact():

@@ -193,7 +193,7 @@ def test_kahan_and_pairwise_beside_typed_loops(name, implementation):
 
 
 @pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("name", ["fp16", "bf16", "e4m3fn", "e5m2fnuz", "fp32"])
+@pytest.mark.parametrize("name", ["fp16", "bf16", "e4m3fn", "e5m2fnuz", "fp32", "fp64"])
 def test_sums_in_every_mode(name, order, implementation):
     spec = oracle.SPECS[name]
     rng = np.random.default_rng(4)

@@ -445,6 +445,30 @@ def test_sqrt_beside_numpy(name, implementation):
     check_peer("sqrt", (codes,), name)
 
 
+def root_codes(size, spec):
+    """The square root of a Fraction in all modes: between two neighbours, found by comparing squares."""
+    low, high = 0, spec.top
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if oracle._grid_fraction(middle, spec) ** 2 <= size else (low, middle)
+    below, above = (oracle._grid_fraction(c, spec) for c in (low, high))
+    exact, half = below**2 == size, ((below + above) / 2) ** 2
+    up = (half < size or (half == size and low % 2 == 1), half <= size, False, True, False, low % 2 == 0)
+    return dict(zip(oracle.MODES, [low + (goes and not exact) for goes in up], strict=True))
+
+
+@pytest.mark.parametrize("name", ["fp64", "fp32", "fp16", "bf16", "e4m3fn", "e5m2", "e3m2"])
+def test_sqrt_by_fractions(name, implementation):
+    spec = oracle.SPECS[name]
+    codes = tricky_codes(spec, 150, np.random.default_rng(14)) & spec.dtype(spec.sign - 1)
+    codes = codes[codes < spec.top]
+    right = [root_codes(oracle.value_of(c, spec), spec) for c in codes.tolist()]
+    for rounding in oracle.MODES:
+        expected_codes = np.array([r[rounding] for r in right], spec.dtype)
+        got = compute("sqrt", (codes,), name, rounding=rounding)
+        assert_codes(got, expected_codes, (codes,), f"{name} sqrt {rounding}")
+
+
 # -- MPFR -------------------------------------------------------------------------------------------------------------
 
 IEEE_LIKE = ("e5m2", "e3m4", "fp16", "bf16", "tf32", "fp32", "fp64")

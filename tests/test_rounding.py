@@ -414,6 +414,22 @@ def test_all_fp16_and_bf16_inputs(implementation):
             assert_same(got, oracle.encode(patterns, target), patterns, oracle.SPECS[target], source)
 
 
+@pytest.mark.parametrize("source", oracle.UP_TO_8)
+def test_every_small_format_into_every_other(source, implementation):
+    """Codes to codes, in every mode; so many that the kernels make tables."""
+    spec = oracle.SPECS[source]
+    codes = np.arange(1 << spec.bits, dtype=spec.dtype)
+    patterns = oracle.to_bits(codes, spec)
+    x = numsim.from_codes(codes if implementation == "reference" else np.resize(codes, 1 << 14), source)
+    for target in oracle.UP_TO_8:
+        located = oracle.Located(patterns, oracle.SPECS[target])
+        for rounding in oracle.MODES:
+            right = located.encode(rounding, nan="zero", count=False)[0]
+            got = x.astype(target, rounding=rounding, **nan_rule(oracle.SPECS[target])).codes
+            right, given = np.resize(right, x.size), np.resize(patterns, x.size)
+            assert_same(got, right, given, oracle.SPECS[target], (source, rounding))
+
+
 def test_just_below_every_power_of_two(implementation):
     """Where floor(log2(x)) is one too many."""
     for name in ("fp16", "bf16", "e4m3fn"):

@@ -182,7 +182,7 @@ def random_tree(rng, n, arity=2):
 
 
 @pytest.mark.parametrize("order", NEW)
-@pytest.mark.parametrize("name", ["fp16", "bf16", "e4m3fn", "fp32"])
+@pytest.mark.parametrize("name", ["fp16", "bf16", "e4m3fn", "fp32", "fp64"])
 def test_sums_in_every_mode(name, order, implementation):
     spec = oracle.SPECS[name]
     rng = np.random.default_rng(1)

@@ -73,14 +73,17 @@ class Array(np.lib.mixins.NDArrayOperatorsMixin):
     # --- looking at it
     @property
     def shape(self) -> tuple[int, ...]:
+        """How many numbers there are along each axis."""
         return self.codes.shape
 
     @property
     def ndim(self) -> int:
+        """How many axes there are."""
         return self.codes.ndim
 
     @property
     def size(self) -> int:
+        """How many numbers there are."""
         return self.codes.size
 
     @property
@@ -90,6 +93,7 @@ class Array(np.lib.mixins.NDArrayOperatorsMixin):
 
     @property
     def T(self) -> Array:  # noqa: N802 - NumPy's name
+        """A view with the axes in reverse order."""
         return self._like(self.codes.T)
 
     @property
@@ -161,30 +165,39 @@ class Array(np.lib.mixins.NDArrayOperatorsMixin):
 
     # --- other shapes: views where NumPy gives views
     def reshape(self, *shape: Any, **options: Any) -> Array:
+        """As NumPy's: a view in another shape where that can be, else a copy."""
         return self._like(self.codes.reshape(*shape, **options))
 
     def transpose(self, *axes: Any) -> Array:
+        """As NumPy's: a view with the axes in another order."""
         return self._like(self.codes.transpose(*axes))
 
     def swapaxes(self, axis1: int, axis2: int) -> Array:
+        """As NumPy's: a view with two axes exchanged."""
         return self._like(self.codes.swapaxes(axis1, axis2))
 
     def squeeze(self, axis: Any = None) -> Array:
+        """As NumPy's: a view without axes of length 1."""
         return self._like(self.codes.squeeze(axis))
 
     def ravel(self) -> Array:
+        """As NumPy's: along one axis, a view where that can be, else a copy."""
         return self._like(self.codes.ravel())
 
     def flatten(self) -> Array:
+        """As NumPy's: a copy along one axis."""
         return self._like(self.codes.flatten())
 
     def take(self, indices: Any, axis: int | None = None) -> Array:
+        """As NumPy's: the numbers at some places, a copy."""
         return self._like(self.codes.take(indices, axis))
 
     def repeat(self, repeats: Any, axis: int | None = None) -> Array:
+        """As NumPy's: each number several times, a copy."""
         return self._like(self.codes.repeat(repeats, axis))
 
     def copy(self) -> Array:
+        """The same codes in memory of their own."""
         return self._like(self.codes.copy())
 
     def __copy__(self) -> Array:
@@ -336,6 +349,7 @@ class Array(np.lib.mixins.NDArrayOperatorsMixin):
         return reductions.cumsum(self, axis=axis, **options)
 
     def dot(self, other: Any, out: Any = None) -> Array:
+        """``numsim.dot`` or ``numsim.matmul`` with NumPy's signature, in the array's own format."""
         return np.dot(self, other, out)  # type: ignore[no-any-return]
 
     def _extreme(self, axis: Any, largest: bool) -> tuple[Array, npt.NDArray[np.intp], tuple[int, ...]]:

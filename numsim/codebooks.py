@@ -114,6 +114,7 @@ class Codebook:
 
     @cached_property
     def bits(self) -> int:
+        """Bits of a code."""
         return len(self.values).bit_length() - 1
 
     @cached_property

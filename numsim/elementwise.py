@@ -268,7 +268,12 @@ def _next(name: str, x: Any, up: bool) -> Array:
 
 
 def abs(x: Any) -> Array:
-    """|x|: the sign bit cleared, nothing rounded; NaN stays as it is."""
+    """|x|: the sign bit cleared, nothing rounded; NaN stays as it is.
+
+    >>> from numsim import array
+    >>> abs(array([-2.0, -0.0], "fp16"))
+    numsim.array([2.0, 0.0], 'fp16')
+    """
     x = one("abs", x)
     positive = x.codes & x.codes.dtype.type((1 << x.format.magnitude_bits) - 1)
     return Array(np.where(ordering.is_nan(x.codes, x.format), x.codes, positive), x.format, "abs")

@@ -32,5 +32,6 @@ class Events:
     nan: int = 0
 
     def add(self, other: Events) -> None:
+        """Add another's counts to these."""
         for f in fields(self):
             setattr(self, f.name, getattr(self, f.name) + getattr(other, f.name))

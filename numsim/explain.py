@@ -163,10 +163,12 @@ class Explanation:
 
     @property
     def last(self) -> Step:
+        """The rounding that gives the result."""
         return self.steps[-1]
 
     @property
     def code(self) -> int:
+        """The code of the result."""
         return self.last.code
 
     @property

@@ -124,10 +124,12 @@ class Format:
     # --- codes -----------------------------------------------------------------------------------------------------
     @cached_property
     def magnitude_bits(self) -> int:
+        """Bits of a code without the sign."""
         return self.exponent_bits + self.fraction_bits
 
     @cached_property
     def bits(self) -> int:
+        """Bits of a code."""
         return self.magnitude_bits + self.signed
 
     @cached_property
@@ -142,6 +144,7 @@ class Format:
 
     @cached_property
     def sign_mask(self) -> int:
+        """The code's sign bit; 0 in unsigned formats."""
         return (1 << self.magnitude_bits) if self.signed else 0
 
     @cached_property
@@ -152,6 +155,7 @@ class Format:
 
     @cached_property
     def infinity_code(self) -> int | None:
+        """The code of +infinity; None where there is none."""
         return self.max_code + 1 if self.infinities else None
 
     @property
@@ -168,6 +172,7 @@ class Format:
 
     @cached_property
     def specials_in_words(self) -> str:
+        """What the top codes mean."""
         words = SPECIALS[self.specials]
         if self.infinities and self.specials != "ieee":
             words = words.replace("no infinity", f"code {self.infinity_code:#x} is infinity")
@@ -201,6 +206,7 @@ class Format:
 
     @cached_property
     def max_rank(self) -> int:
+        """The ``rank`` of the largest finite number."""
         return self.rank(self.max_code)
 
     def rank(self, magnitude_code: int) -> int:

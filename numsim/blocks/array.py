@@ -72,6 +72,7 @@ class BlockArray:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """The shape of the numbers."""
         return self.codes.shape
 
     @property

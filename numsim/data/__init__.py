@@ -123,6 +123,10 @@ def load_digits() -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
 
     Both arrays are read-only; ``images.astype(np.float32) / 16`` gives a copy to compute with.
 
+    >>> images, labels = load_digits()
+    >>> images.shape, int(labels[0])
+    ((1797, 8, 8), 0)
+
     Source: E. Alpaydin and C. Kaynak, "Optical Recognition of Handwritten Digits", UCI Machine Learning Repository,
     1998, https://doi.org/10.24432/C50P49, licence CC BY 4.0 (the test set, as scikit-learn distributes it).
     """
@@ -136,6 +140,10 @@ def load_gradients() -> GradientRecording:
     The network was trained in FP32 without loss scaling; see ``GradientRecording``, ``Recorded`` and
     ``README.md`` beside this file. Source: ``numsim.data.record_gradients``, run on the digits of
     ``load_digits``.
+
+    >>> row = next(load_gradients().select(kind="weight-gradient", step=0))
+    >>> row.layer, row.total, row.sample.dtype.name
+    ('conv1', 1152, 'float32')
     """
     arrays = _load("gradients.npz")
     meta: dict[str, Any] = json.loads(arrays["meta"].tobytes().decode("utf-8"))

@@ -226,6 +226,7 @@ class Question:
 
     @property
     def policy(self) -> Policy:
+        """How results are rounded."""
         return Policy(self.rounding, self.overflow, self.subnormals, self.nan)
 
     @cached_property
@@ -304,6 +305,7 @@ class Question:
 
     @cached_property
     def digest(self) -> str:
+        """A SHA-256 of all that is asked: the same question has the same digest everywhere."""
         return hashlib.sha256(self.json.encode()).hexdigest()
 
     def __str__(self) -> str:
@@ -315,7 +317,15 @@ class Question:
 
 
 def ask(operation: str, inputs: Sequence[Any], output: Any, arrays: Sequence[Any], **options: Any) -> Question:
-    """A ``Question`` from names and arrays: what experiments write."""
+    """A ``Question`` from names and arrays of codes: what experiments write.
+
+    Options are those of the operation, such as ``rounding``. Raises ``InputError`` for what no machine could answer.
+
+    >>> from numsim.machines import get_machine
+    >>> question = ask("add", ["fp16", "fp16"], "fp16", [np.uint16([0x6800]), np.uint16([0x3C00])])  # 2048 + 1
+    >>> [hex(code) for code in get_machine("emulated").answer(question).codes]
+    ['0x6800']
+    """
     product = options.get("product")
     if product is not None and not (isinstance(product, str) and product == "exact"):
         options["product"] = get_format(product).name

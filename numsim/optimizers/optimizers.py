@@ -52,6 +52,7 @@ class Bytes(NamedTuple):
 
     @property
     def total(self) -> int:
+        """All bytes together."""
         return self.weight + self.gradient + self.optimizer
 
 

@@ -38,6 +38,7 @@ class Fit:
 
     @property
     def total(self) -> int:
+        """How many answers differ."""
         return sum(self.differs.values())
 
     def __str__(self) -> str:
@@ -135,13 +136,14 @@ class Elimination:
     fits: tuple[Fit, ...]  # the nearest first
 
     def to_dict(self) -> dict[str, Any]:
+        """Everything, for JSON."""
         return {"operands": self.operands, "answers": self.answers, "records": [fit_to_dict(f) for f in self.fits]}
 
 
 def eliminate(record: Record) -> list[Elimination]:
     """All mma answers of a recording against all records that take such operands.
 
-    Raises ``UnavailableError`` where it holds none.
+    Raises ``UnavailableError`` where it holds none. ``reveal`` does the same with a machine and questions of its own.
     """
     found: dict[Any, list[tuple[str, Arrays, npt.NDArray[Any]]]] = {}
     for q, answer in record.answers:

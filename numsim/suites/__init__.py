@@ -24,7 +24,11 @@ SUITES = {
 
 
 def get_suite(name: str) -> Suite:
-    """The suite of that name. Raises ``InputError`` with the nearest names."""
+    """The suite of that name. Raises ``InputError`` with the nearest names.
+
+    >>> get_suite("casts").name
+    'casts'
+    """
     key = name.strip().lower().replace("_", "-")
     if key in SUITES:
         suite: Suite = import_module(SUITES[key]).SUITE

@@ -101,7 +101,7 @@ class Suite:
 
 
 def collect(suite: Suite, machine: Any, seed: int = 1, say: Callable[[str], None] = lambda line: None) -> bytes:
-    """Ask a machine everything in a suite: the content of a record.
+    """Ask a machine everything in a suite, such as ``get_suite`` gives: the content of a record.
 
     Raises ``InputError`` where the machine answered nothing.
     """

@@ -76,6 +76,7 @@ class Block:
 
     @property
     def code(self) -> int:
+        """The code of this block's result."""
         return self.link.code
 
     @property
@@ -151,6 +152,7 @@ class MmaExplanation:
 
     @property
     def code(self) -> int:
+        """The code of the result."""
         return self.blocks[-1].code
 
     @property

@@ -188,7 +188,7 @@ def test_mixed_formats_when_asked_for():
 
 @pytest.mark.parametrize(
     "source",
-    ["x ** 2", "x // 2", "x % 2", "divmod(x, 2)", "x << 1", "x & 1", "~x", "x ^ x"],
+    ["x ** 2", "x // 2", "divmod(x, 2)", "x << 1", "x & 1", "~x", "x ^ x"],
 )
 def test_operators_that_would_hide_rounding(source, y):
     with pytest.raises(TypeError, match=r"is not defined on numsim Arrays.*x\.values"):

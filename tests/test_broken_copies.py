@@ -301,7 +301,15 @@ MISTAKES = {
         ("events: subnormals", "(rank != ZERO) & (rank < p.normal_rank)", "(rank != ZERO) & (rank <= p.normal_rank)",
          EVENTS),
     ],
-    "kernels/arithmetic.py": [
+    "kernels/_reading.py": [
+        ("nothing flushed", "unit = 0.0 if flush or not format.subnormals", "unit = 0.0 if not format.subnormals",
+         POLICIES),
+        ("the largest number is NaN", "_NAN if a > r.max", "_NAN if a >= r.max", MPFR),
+        ("-0 for NaN", "or code == r.minus_zero else", "else",
+         calls(test_arithmetic.test_special_cases, ("e4m3fnuz", SLOW))),
+        ("infinity is NaN", "if a == r.infinity else word", "if a > r.infinity else word", SPECIAL),
+    ],
+    "kernels/_arithmetic_loops.py": [
         ("rounded to even", "even = np.uint64(~bits & np.uint64(1))", "even = np.uint64(bits & np.uint64(1))",
          SUM_TRAPS),
         ("rest lost", "return as_float(np.uint64(bits + step)) if inexact else s", "return s", SUM_TRAPS),
@@ -346,7 +354,7 @@ MISTAKES = {
         ("lanes one after another", "((0, 1), (2, 3), (0, 2), (4, 5), (6, 7), (4, 6), (0, 4))",
          "((0, 1), (0, 2), (0, 3), (0, 4), (0, 5), (0, 6), (0, 7))", SUMS["pairwise:numpy"]),
     ],
-    "kernels/accumulate.py": [
+    "kernels/_accumulate_rows.py": [
         ("ties to odd", "dropped == half and kept & 1 == 1", "dropped == half and kept & 1 == 0", SUM_POLICIES),
         ("away: ties towards zero", "up = dropped >= half", "up = dropped > half", SUM_POLICIES),
         ("chance: > for >=", "up = fraction + random >= np.int64(1) << r", "up = fraction + random > np.int64(1) << r",
@@ -357,14 +365,16 @@ MISTAKES = {
         ("sign of a vanished number", "    if value == 0.0:\n        return g.minus_zero if negative else 0.0",
          "    if value == 0.0:\n        return 0.0", SUM_POLICIES),
         ("a flushed operand is +0", "math.copysign(0.0, x) if g.flush_inputs", "0.0 if g.flush_inputs", SUM_POLICIES),
-        ("lanes: the largest number overflows", "r = p.over if r > p.max else r", "r = p.over if r >= p.max else r",
-         PAST_MAX),
-        ("lanes: ties down", "np.uint32(shift > 0)", "np.uint32(0)", LANES),
-        ("lanes: sums not rounded", "return a + b if p.native else round_lane(a + b, p)", "return a + b",
-         SUMS["pairwise"]),
-        ("lanes: a sum begins with +0", "p if t == 0 else row[j] + p", "row[j] + p", MINUS_ZERO),
         ("fma in two roundings", "fma64(a[i], b[i], total) if i", "total + a[i] * b[i] if i", LANES),
         ("products not rounded", "out[i] = p if exact else", "out[i] = p if True else", PRODUCTS),
+    ],
+    "kernels/_accumulate_lanes.py": [
+        ("the largest number overflows", "r = p.over if r > p.max else r", "r = p.over if r >= p.max else r",
+         PAST_MAX),
+        ("ties down", "np.uint32(shift > 0)", "np.uint32(0)", LANES),
+        ("sums not rounded", "return a + b if p.native else round_lane(a + b, p)", "return a + b",
+         SUMS["pairwise"]),
+        ("a sum begins with +0", "p if t == 0 else row[j] + p", "row[j] + p", MINUS_ZERO),
     ],
 }  # fmt: skip
 BROKEN = [pytest.param(file, (old, new), check, id=f"{file.removesuffix('.py')}: {name}")

@@ -41,9 +41,11 @@ def paragraph(lines):
     if ITEM.match(lines[0]):
         return [*items(lines), ""]
     out = []
-    for line in (part for line in lines for part in INLINE.split(line)):
+    for line in INLINE.sub("\n", "\n".join(lines)).split("\n"):
         if match := LEAD.match(line):
             out += ["", f":{match['label'] or match['verb']}: {line[match.end() :]}"]
+        elif line.startswith("Options"):
+            out += ["", line]
         elif out and out[-1].startswith((":", "   ")):
             out.append("   " + line)
         else:
@@ -92,21 +94,26 @@ def on_docstring(app, what, full, obj, options, lines):
 
 
 def on_signature(app, what, full, obj, options, signature, result):
-    """Without ``: Any``, which says nothing."""
-    return signature and re.sub(r": (?:~?typing\.)?Any\b(?! \|)( = )?", lambda m: "=" if m[1] else "", signature), result
+    """Without ``: Any``, which says nothing, and modules; a default that has no name is three dots."""
+    signature = re.sub(r": ~?(?:typing\.)?Any\b(?! \|)( = )?", lambda match: "=" if match[1] else "", signature or "")
+    signature = re.sub(r"(?<![~\w.])numsim\.", "~numsim.", signature)
+    return re.sub(r"= ?(?:<[^=]*>|mappingproxy\(.*?\)\)?)(?=[,)])", "= ...", signature) or None, result
 
 
 def on_include(app, path, page, content):
-    """Links of an included page to files beside it, as seen from the page that includes it."""
-    here, there = (HERE / page).parent, (HERE.parent / path if not path.is_absolute() else path).parent
+    """Links of an included page to files beside it, as seen from the page that includes it: docs/ mirrors the root."""
+    there = (HERE / path).resolve().parent
+    here = HERE / there.relative_to(HERE.parent)
 
     def target(match):
-        file = match[1].partition("#")[0]
+        text, file = match[1], match[2]
         if (here / file).exists() or not (there / file).exists():
             return match[0]
-        return f"]({os.path.relpath(there / file, here)})"
+        if file.endswith(".md"):  # for those who have the repository
+            return f"{text} (`{(there / file).resolve().relative_to(HERE.parent)}`)"
+        return f"[{text}]({os.path.relpath(there / file, here)})"
 
-    content[0] = re.sub(r"\]\(([^):#]+)\)", target, content[0])
+    content[0] = re.sub(r"\[([^\[\]]+)\]\(([^):#]+)\)", target, content[0])
 
 
 def setup(app):

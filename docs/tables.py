@@ -1,9 +1,8 @@
-"""Tables made from numsim's own data when the pages are built: ``.. numsim-table:: formats``; ``.. numsim-help:: run``."""
+"""Tables made from numsim's own data when the pages are built: ``.. numsim-table:: formats``."""
 
 import contextlib
 import io
 import json
-import os
 from pathlib import Path
 
 from docutils import nodes
@@ -12,15 +11,21 @@ from sphinx.util.docutils import SphinxDirective
 import numsim
 from numsim import blocks, experiments, machines, scaling, suites, tensorcore
 from numsim.cli import COMMANDS, main
+from numsim.rounding import NANS, OVERFLOWS, ROUNDINGS, SUBNORMALS
 
 
 def formats():
-    """The named formats."""
     yield "name", "bits", "exponent", "fraction", "bias", "largest", "least normal", "least", "infinity, NaN", "source"
     for f in numsim.list_formats():
-        largest, normal, least = (f"{float(x):.6g}" for x in (f.max, f.least_normal, f.least))
-        e, m = f.exponent_bits, f.fraction_bits
-        yield f"``{f.name}``", f.bits, e, m, f.bias, largest, normal, least, numsim.formats.SPECIALS[f.specials], f.source
+        limits = (f"{float(x):.6g}" for x in (f.max, f.least_normal, f.least))
+        fields = f.bits, f.exponent_bits, f.fraction_bits, f.bias
+        yield f"``{f.name}``", *fields, *limits, f.specials_in_words, f.source
+
+
+def options():
+    yield "option", "allowed, the first by default"
+    for name, words in {"rounding": ROUNDINGS, "overflow": OVERFLOWS, "subnormals": SUBNORMALS, "nan": NANS}.items():
+        yield f"``{name}=``", ", ".join(f'``"{word}"``' for word in words)
 
 
 def specials():
@@ -93,11 +98,12 @@ def notebooks():
     for path in sorted((Path(__file__).parents[1] / "tutorials").glob("*.ipynb")):
         first = "".join(json.loads(path.read_text("utf-8"))["cells"][0]["source"])
         title, _, text = first.strip().partition("\n")
-        yield f":download:`{title.lstrip('# ')} <{os.path.relpath(path, Path(__file__).parent / 'tutorials')}>`", text
+        yield f":download:`{title.lstrip('# ')} <../../tutorials/{path.name}>`", text.strip().partition("\n\n")[0]
 
 
 TABLES = {
-    "formats": formats, "specials": specials, "codebooks": codebooks, "block formats": block_formats, "scale rules": rules, "chips": chips,
+    "formats": formats, "specials": specials, "options": options,
+    "codebooks": codebooks, "block formats": block_formats, "scale rules": rules, "chips": chips,
     "scalers": scalers, "recipes": recipes, "experiments": questions, "machines": answerers, "suites": suite_list,
     "notebooks": notebooks,
 }  # fmt: skip
@@ -115,28 +121,24 @@ class Table(SphinxDirective):
 
 
 class Help(SphinxDirective):
-    """What ``numsim COMMAND --help`` prints."""
-
-    optional_arguments = 1
+    """What ``numsim --help`` prints, and a section for each command."""
 
     def run(self):
-        with contextlib.redirect_stdout(io.StringIO()) as printed, contextlib.suppress(SystemExit):
-            main([*self.arguments, "--help"])
-        block = nodes.literal_block(printed.getvalue(), printed.getvalue(), language="text")
-        return [block]
+        return [printed(), *map(section, COMMANDS)]
 
 
-class Commands(SphinxDirective):
-    """A section for each command."""
+def section(command):
+    name = f"numsim {command}"
+    return nodes.section("", nodes.title("", name), printed(command), ids=[nodes.make_id(name)], names=[name])
 
-    def run(self):
-        return self.parse_text_to_nodes(
-            "".join(f"numsim {name}\n{'-' * 40}\n\n.. numsim-help:: {name}\n\n" for name in COMMANDS), allow_section_headings=True
-        )
+
+def printed(*command):
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.suppress(SystemExit):
+        main([*command, "--help"])
+    return nodes.literal_block("", out.getvalue(), language="text")
 
 
 def setup(app):
     app.add_directive("numsim-table", Table)
     app.add_directive("numsim-help", Help)
-    app.add_directive("numsim-commands", Commands)
     return {"parallel_read_safe": True}

@@ -78,7 +78,7 @@ class SumTrace:
 
     @cached_property
     def additions(self) -> tuple[Addition, ...]:
-        """Each addition in exact numbers, as long as ``partial``. Cost: some 20 microseconds for each."""
+        """Each addition in exact numbers, as long as ``partial``. Cost: 20 to 100 microseconds for each."""
         return tuple(_additions(self.terms.codes, self.plan, self.draw))
 
     @property
@@ -238,8 +238,8 @@ def trace_sum(
     Rules: the bits of ``numsim.sum`` in every order; NaN, infinities, -0, subnormals and overflow as there. Beside NaN
     and infinities nothing counts as lost.
     Parameters: those of ``numsim.sum``. Raises ``InputError`` for what is no 1-D Array, and as ``sum`` does.
-    Cost: "sequential" and "exact" that of ``numsim.cumsum``; other orders go through the reference, some 20
-    microseconds an addition.
+    Cost: "sequential" and "exact" that of ``numsim.cumsum``; other orders go through the reference, 20 to
+    100 microseconds an addition.
 
     >>> from numsim.array import array
     >>> x = array(np.full(1000, 0.1), "bf16")

@@ -5,6 +5,9 @@
 * search: ``codes``, ``values``, ``arrays``, ``formats``, ``operand_pairs``, ``hard_cases``, ``policies`` are strategies
   for Hypothesis, which is imported when one of them is first used, and shrinks what fails to readable numbers.
 
+A codebook (NF4, INT8, one's own) stands wherever a format does, but for ``arrays`` and ``operand_pairs``: it has no
+Arrays and no arithmetic.
+
 A cast that rounds twice, found by a sweep over the numbers at which rounding to BF16 changes its mind:
 
 >>> import ml_dtypes, numpy, numsim

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import re
+import struct
 import subprocess
 import sys
 from functools import lru_cache
@@ -12,8 +13,8 @@ from pathlib import Path
 
 from numsim.errors import UnavailableError
 
-_LEAST_NORMAL = sys.float_info.min
-_LEAST = 5e-324  # names, not literals: the compiler would multiply literals itself
+_LEAST_NORMAL = sys.float_info.min  # names, not literals: the compiler would multiply literals itself
+_LEAST = struct.unpack("<d", b"\1" + bytes(7))[0]  # 5e-324, which Python reads as 0 on a CPU that flushes
 _ONE, _QUARTER, _THREE_QUARTERS = 1.0, 2.0**-54, 1.5 * 2.0**-53  # the latter as shares of the spacing above 1
 
 

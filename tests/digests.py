@@ -19,6 +19,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 import numsim
@@ -119,10 +120,21 @@ def exact_numbers(lay: Lay) -> Iterator[Any]:
     for format in FORMATS:
         for mode in ("nearest-even", "down"):
             yield numsim.encode(numbers, format, rounding=mode, nan="zero")
-    yield (
-        numsim.encode(lay(integers(20, 64, 3)), "fp64"),
-        numsim.encode(lay(integers(20, 64, 3).view(np.int64)), "fp32"),
-    )
+    whole = integers(20, 64, 3)
+    yield numsim.encode(lay(whole), "fp64"), numsim.encode(lay(whole.view(np.int64)), "fp32")
+    yield numsim.encode(as_floats(grid(FP64)[3], FP64).tolist(), "fp64")  # Python's
+
+
+def other_arrays(lay: Lay) -> Iterator[Any]:
+    """Arrays and single numbers of NumPy's and ml_dtypes' types, and Arrays as float32."""
+    types = ["bfloat16", "float8_e5m2", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e8m0fnu", "float4_e2m1fn"]
+    for dtype in map(np.dtype, [np.float16, np.float32, np.float64, *(getattr(ml_dtypes, name) for name in types)]):
+        format = numsim.get_format(dtype)
+        codes = grid(format, seed=43)
+        for target in ("fp64", "fp32", "bf16"):
+            yield numsim.encode(lay(codes.view(dtype)), target)
+        yield numsim.encode(list(codes[3].view(dtype)), "fp32")
+        yield numsim.from_numpy(codes.view(dtype)), np.asarray(numsim.from_codes(lay(codes[2:]), format), np.float32)
 
 
 def stochastic(lay: Lay) -> Iterator[Any]:
@@ -283,6 +295,11 @@ def scalers(lay: Lay) -> Iterator[Any]:
         scaler = scaling.get_scaler(name)
         steps = (found == 0).astype(np.float64) if scaler.takes != "amax" else found.astype(np.float64) * 1000.0
         yield scaling.replay_scales(scaler, lay(steps))
+
+
+def unscaling(lay: Lay) -> Iterator[Any]:
+    for name in scaling.list_scalers():
+        scaler = scaling.get_scaler(name)
         grads = numsim.from_codes(lay(grid(numsim.FP16, seed=31)), "fp16")
         for x in (grads, grads[2:]):
             unscaled, overflow = scaling.unscale(scaler, scaler.initial(), x)
@@ -315,7 +332,6 @@ def decimals(lay: Lay) -> Iterator[Any]:
     for format in FORMATS:
         x = numsim.from_codes(lay(grid(format, 8, seed=39)), format)
         yield numsim.to_decimal(x), numsim.to_decimal(x, rounding="up"), numsim.to_decimal(x[0], exact=True)
-        yield repr(x)
 
 
 def files(lay: Lay) -> Iterator[Any]:
@@ -336,9 +352,9 @@ def files(lay: Lay) -> Iterator[Any]:
 PARTS: dict[str, Callable[[Lay], Iterator[Any]]] = {
     part.__name__: part
     for part in (
-        random, encode, policies, exact_numbers, stochastic, round_to, decode, convert, arithmetic, elementwise,
-        functions, sums, matmul, block_formats, tensor_cores, scalers, delayed_scaling, optimizer_steps, decimals,
-        files,
+        random, encode, policies, exact_numbers, other_arrays, stochastic, round_to, decode, convert,
+        arithmetic, elementwise, functions, sums, matmul, block_formats, tensor_cores,
+        scalers, unscaling, delayed_scaling, optimizer_steps, decimals, files,
     )
 }  # fmt: skip
 

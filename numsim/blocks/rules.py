@@ -26,7 +26,8 @@ F = np.float32
 FLT_MAX = F(np.finfo(np.float32).max)
 _NAN = 0xFF  # of E8M0
 _LN2 = 0.6931471805599453
-_RECIPROCALS = np.append(np.ldexp(F(1), 127 - np.arange(255)), F(np.nan))  # of E8M0; of 2^127 it is subnormal
+# Of E8M0; that of 2^127 is subnormal, which arithmetic would flush where a library has switched that on.
+_RECIPROCALS = np.asarray(encode(decode([*range(254, -1, -1), _NAN], E8M0), FP32)).view(F)
 UE4M3_VALUES = np.asarray(decode(np.arange(UE4M3.codes, dtype=np.uint8), UE4M3), np.float32)
 
 

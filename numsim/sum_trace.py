@@ -83,10 +83,12 @@ class SumTrace:
 
     @property
     def stalls_at(self) -> int | None:
-        """The first term from which on no addition counts; None if the last one does, and in a tree."""
-        if not self.counted.size or self.counted[-1] or self.plan.order not in RUNNING:
+        """The first term from which on no addition counts, zeros aside; None if the last one does, and in a tree."""
+        if self.plan.order not in RUNNING or self.counted.all():
             return None
-        return int(self.counted.size - np.argmax(self.counted[::-1])) if self.counted.any() else 0
+        moved = self.counted & (classify(self.terms.codes, self.terms.format) != "zero")
+        at = int(np.flatnonzero(moved)[-1]) + 1 if moved.any() else 0
+        return None if self.counted[at:].all() else at
 
     @property
     def lost(self) -> int:
@@ -116,9 +118,9 @@ class SumTrace:
             yield from self._losses()
 
     def _losses(self) -> Iterator[str]:
-        n, order = len(self.terms), self.plan.order
+        order = self.plan.order
         if (at := self.stalls_at) is not None:
-            yield f"from term {at} on no addition counts: {n - at} terms are lost"
+            yield f"from term {at} on no addition counts: {np.count_nonzero(~self.counted[at:])} terms are lost"
             if order == "sequential":
                 here = self.partial[-1]
                 yield (
@@ -272,7 +274,8 @@ def trace_sum(
     trace = SumTrace(x, partial, np.ones(partial.size, np.bool_), plan, draw)
     if plan.order == "sequential":
         before = np.concatenate([partial.codes[:1], partial.codes[:-1]])
-        trace.counted[:] = (partial.codes != before) | (classify(x.codes, x.format) == "zero")
+        spared = np.isin(classify(partial.codes, target), ("nan", "infinity")) | (classify(x.codes, x.format) == "zero")
+        trace.counted[:] = (partial.codes != before) | spared
     elif plan.order != "exact":  # which takes everything
         lost = ((done.lost, done.operands[-1]) for done in trace.additions)
         trace.counted[:] = [term not in gone if running else not gone for gone, term in lost]

@@ -1,7 +1,8 @@
 """The trace of a sum: the bits of the sum in every order, what each addition loses, where additions stop counting."""
 
-from fractions import Fraction
+from fractions import math
 
+import Fraction
 import numpy as np
 import pytest
 
@@ -164,6 +165,26 @@ def test_lost_in_the_middle_is_no_stall():
     trace = trace_sum(array([1.0, 2.0**-12, 1.0], "fp16"))
     assert trace.stalls_at is None and trace.lost == 1 and trace.counted.tolist() == [True, False, True]
     assert "1 additions changed nothing" in str(trace)
+
+
+@pytest.mark.parametrize(
+    ("terms", "stalls_at", "lost"),
+    [
+        ([2048, *[1] * 5, 0, *[1] * 5], 1, 10),
+        ([0, 2048, 1, 0, 1, 0, -0.0], 2, 2),
+        ([2048, 1, 0, 2, 0], None, 1),
+        ([0, 2048, 0, 0], None, 0),
+        ([math.inf, 1, 1], None, 0),
+        ([65504, 65504, 1], None, 0),
+    ],
+)
+@pytest.mark.parametrize("order", ["sequential", "kahan"])
+def test_zeros_do_not_hide_a_stall_and_infinities_lose_nothing(terms, stalls_at, lost, order):
+    trace = trace_sum(array(terms, "fp16"), order=order)
+    if order == "kahan":  # ones are kept beside the sum
+        stalls_at, lost = None, 0
+    assert (trace.stalls_at, trace.lost) == (stalls_at, lost)
+    assert stalls_at is None or f"from term {stalls_at} on no addition counts: {lost} terms are lost" in str(trace)
 
 
 def test_fp64_codes_are_compared_as_integers():

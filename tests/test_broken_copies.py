@@ -68,6 +68,7 @@ SCALES = calls(test_elementwise.test_scale_b_by_fractions, ("fp16", SLOW))
 EXPONENTS = calls(test_elementwise.test_log_b, ("e5m2", SLOW))
 TOTAL_ORDER = calls(test_elementwise.test_total_order_of_all_pairs, ("e3m2",))
 COMPARED = calls(test_elementwise.test_comparisons, ("e15m48", "fp64"))
+COMPARED_WIDE = calls(test_elementwise.test_comparisons, ("e8m55", "e8m55"))
 SHORTEST = calls(test_decimals.test_shortest, (numsim.E5M2,))
 REPR = calls(test_decimals.test_fp64_is_pythons_repr, ())
 
@@ -247,6 +248,8 @@ MISTAKES = {
     ],
     "ordering.py": [
         ("-0 and +0 in one place", "-1 - ranks, ranks", "-ranks, ranks", TOTAL_ORDER),
+        ("-0 is below +0", "np.where(place < 0, place + 1, place)", "place", COMPARED_WIDE),
+        ("NaN equals itself", 'np.where(unordered, name == "not_equal", result)', "result", COMPARED_WIDE),
         ("infinities without a sign", "else -math.inf if x.sign else math.inf", "else math.inf", COMPARED),
     ],
     "elementary.py": [

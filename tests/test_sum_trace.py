@@ -1,8 +1,8 @@
 """The trace of a sum: the bits of the sum in every order, what each addition loses, where additions stop counting."""
 
-from fractions import math
+import math
+from fractions import Fraction
 
-import Fraction
 import numpy as np
 import pytest
 

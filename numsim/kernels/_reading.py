@@ -13,9 +13,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from numsim.codes import Codes, check_codes, decode
 from numsim.formats import FP64, Format
 from numsim.kernels._jit import as_bits, as_float, jit
 from numsim.kernels._rounding_plan import as_read_only
+from numsim.rounding import Policy
 
 _INFINITY, _NAN = np.uint64(0x7FF << 52), np.uint64(0x7FF8 << 48)
 
@@ -72,3 +74,25 @@ def read(codes, out, numbers):  # type: ignore[no-untyped-def]
         word = _NAN if a > r.max or code == r.minus_zero else word
         word = _INFINITY if a == r.infinity else word
         out[j] = as_float(word | (code & r.sign) << r.sign_shift)
+
+
+def flushes_inputs(policy: Policy) -> bool:
+    return policy.subnormals in ("flush-inputs", "flush")
+
+
+def operand_values(codes: Codes, format: Format, policy: Policy) -> npt.NDArray[np.float64]:
+    """The operands' values; under flush-inputs subnormal ones are zeros of their sign."""
+    codes = check_codes(codes, format)
+    return values_of(codes, format, policy, np.empty(codes.shape))
+
+
+def values_of(codes: Codes, format: Format, policy: Policy, out: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """The same for codes that have been checked; ``out`` may hold them."""
+    flush = flushes_inputs(policy)
+    if reads(format):
+        read(as_read_only(codes), out.reshape(-1), reader(format, flush))
+        return out
+    values: npt.NDArray[np.float64] = np.ascontiguousarray(decode(codes, format))
+    if flush:
+        values = np.where(np.abs(values) < float(format.least_normal), np.copysign(0.0, values), values)
+    return values

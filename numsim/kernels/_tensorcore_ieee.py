@@ -1,7 +1,7 @@
 """Units that round to nearest, over many outputs of a row: the paths fma, exact and pairwise, on float64 values.
 
 Why that is exact. FP64 is the hardware's own fused multiply-add. A product of two numbers of up to 26 bits is a
-float64; a sum rounded to odd at 53 bits rounds on to FP32 as the exact sum would (``kernels/arithmetic.py``), and that
+float64; a sum rounded to odd at 53 bits rounds on to FP32 as the exact sum would (``_arithmetic_loops.py``), and that
 is all for FP32's fused multiply-add. "exact" adds with TwoSum, which also gives what was lost: where it is nothing, the
 float64 is the exact sum; else the terms are added again without any loss, as in ``math.fsum``, and rounded to odd.
 "pairwise" is the hardware's own FP32 arithmetic, whose results below 2^-126 the unit flushes.
@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from numsim.kernels._arithmetic_loops import add_odd, to_odd
 from numsim.kernels._jit import fma64, jit, part
 from numsim.kernels._tensorcore_lanes import from_word, nearest, to_word
-from numsim.kernels.arithmetic import add_odd, to_odd
 
 FMA, EXACT, PAIRWISE = range(3)
 PATHS = {"fma": FMA, "exact": EXACT, "pairwise": PAIRWISE}

@@ -80,7 +80,7 @@ def _layout(type_name: str) -> Layout:
 
 
 @jit
-def decode(codes, f, significands, exponents):  # type: ignore[no-untyped-def]
+def _decode(codes, f, significands, exponents):  # type: ignore[no-untyped-def]
     """Codes, words of 32 bits, as significands and exponents of the same shape."""
     one = np.float32(as_float(np.uint32((127 - f.fraction_bits) << 23)))  # 2^-fraction_bits
     for i in range(codes.shape[0]):
@@ -102,7 +102,7 @@ def decode(codes, f, significands, exponents):  # type: ignore[no-untyped-def]
 def _decoded(codes: Codes, type_name: str) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int16]]:
     words = codes.astype(np.uint32, order="C")
     found = np.empty(words.shape, np.float32), np.empty(words.shape, np.int16)
-    decode(words, _layout(type_name), *found)
+    _decode(words, _layout(type_name), *found)
     return found
 
 

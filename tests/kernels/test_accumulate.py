@@ -302,11 +302,14 @@ def test_every_kernel_has_a_twin():
     """A loop that no plan uses would be tested by nobody."""
     from numba.core.dispatcher import Dispatcher
 
+    from numsim.kernels import _accumulate_lanes, _accumulate_rows
     from numsim.kernels import accumulate as fast
 
-    own = {n for n, f in vars(fast).items() if isinstance(f, Dispatcher) and f.__module__ == fast.__name__}
     inside = {"round_scalar", "draw_at", "operand", "start", "plus", "exactly", "multiply", "fused"}
     inside |= {"round_lane", "start_lane", "plus_lane", "as_it_is"}
+    own = set()
+    for room in (fast, _accumulate_lanes, _accumulate_rows):
+        own |= {n for n, f in vars(room).items() if isinstance(f, Dispatcher) and f.__module__ == room.__name__}
     assert own == {"product_lanes"} | inside
     names = ["sequential", "kahan", "neumaier", "double_word", "tree"]
     assert [f.__name__ for f in fast.SUM_LANES] == [f"sum_lanes_{n}" for n in names]

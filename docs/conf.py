@@ -23,7 +23,6 @@ pygments_style, pygments_dark_style = "friendly", "github-dark"
 templates_path: list[str] = []
 
 myst_heading_anchors = 3
-suppress_warnings = ["toc.empty_glob"]
 
 autodoc_default_options = {"members": True, "member-order": "bysource"}
 autodoc_preserve_defaults = True  # as written, not the repr of a value

@@ -12,6 +12,9 @@ INLINE = re.compile(rf"(?<=[.;)]) (?=(?:{FIELDS}): |(?:Raises|Returns) (?:``|an?
 ITEM = re.compile(r"(?:[^\s`:>(\".;*][^`:>\".;]{0,70}?|\w+\([\w, ]+\)) : ")
 NEXT = re.compile(r"(?<=[.;)]) (?=[a-z_]\w*(?:, \w+)* : )")  # items that share a line
 MARKUP = re.compile(r"(``.*?``)|(?<!\w)\|(?=\w)|(?<=\w)\|(?!\w)|(?<=[A-Za-z0-9])_(?=[\s,.;)])|(?<= )\*(?==)")
+NDARRAY = re.compile(
+    r"~?numpy\.ndarray\[tuple\[~?(?:typing\.)?Any, \.\.\.\], ~?numpy\.dtype\[[^\[\]]*(?:\[[^\[\]]*\])?\]\]"
+)
 DIRECTIVE = re.compile(r"^\.\. (?:auto|py:)\w+:: +((?:numsim[\w.]*\s*)+)", re.M)
 
 
@@ -67,13 +70,18 @@ def fields(lines):
 
 
 def link(text, full, own, known):
-    """Link ``name`` to its entry: as written, or in numsim, or in the room it is spoken of in; not one's own words."""
+    """Link ``name`` to its entry: as written, in the room it is spoken of in, in numsim; a ``Class`` wherever it is.
+
+    A name is no link where it means a parameter or attribute first.
+    """
 
     def entry(match):
         name, more = match[1].removesuffix("()"), "\\ " * bool(match[2])  # ``Array``s
         for room in ("", f"{full}.", f"{full.rpartition('.')[0]}.", "numsim."):
             if room + name in known and name not in own and room + name != full:
                 return f":py:obj:`{name} <{room}{name}>`{more}"
+        if name[0].isupper() and len(there := [entry for entry in known if entry.endswith(f".{name}")]) == 1:
+            return f":py:obj:`{name} <{there[0]}>`{more}"
         return f"``{match[1]}``{more}"
 
     return re.sub(r"``([A-Za-z][\w.]*(?:\(\))?)``(?=(\w)?)", entry, text)
@@ -96,8 +104,16 @@ def on_docstring(app, what, full, obj, options, lines):
 def on_signature(app, what, full, obj, options, signature, result):
     """Without ``: Any``, which says nothing, and modules; a default that has no name is three dots."""
     signature = re.sub(r": ~?(?:typing\.)?Any\b(?! \|)( = )?", lambda match: "=" if match[1] else "", signature or "")
+    signature = NDARRAY.sub("~numpy.ndarray", signature)
     signature = re.sub(r"(?<![~\w.])numsim\.", "~numsim.", signature)
-    return re.sub(r"= ?(?:<[^=]*>|mappingproxy\(.*?\)\)?)(?=[,)])", "= ...", signature) or None, result
+    return re.sub(r"= ?(?:<[^=]*>|mappingproxy\(.*?\)\)?)(?=[,)])", "= ...", signature) or None, NDARRAY.sub(
+        "~numpy.ndarray", result or ""
+    ) or None
+
+
+def on_member(app, what, name, obj, skip, options):
+    """Fields of a named tuple that nobody described are no entries."""
+    return True if (getattr(obj, "__doc__", None) or "").startswith("Alias for field number") else None
 
 
 def on_include(app, path, page, content):
@@ -120,5 +136,6 @@ def setup(app):
     app.numsim_names = names()
     app.connect("autodoc-process-docstring", on_docstring)
     app.connect("autodoc-process-signature", on_signature)
+    app.connect("autodoc-skip-member", on_member)
     app.connect("include-read", on_include)
     return {"parallel_read_safe": True}

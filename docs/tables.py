@@ -14,12 +14,16 @@ from numsim.cli import COMMANDS, main
 from numsim.rounding import NANS, OVERFLOWS, ROUNDINGS, SUBNORMALS
 
 
+def _power(x):
+    return f"2^{x.numerator.bit_length() - x.denominator.bit_length()}"  # of a power of two
+
+
 def formats():
-    yield "name", "bits", "exponent", "fraction", "bias", "largest", "least normal", "least", "infinity, NaN", "source"
+    yield "name", "bits", "exponent", "fraction", "bias", "largest", "least normal", "least", "specials", "source"
     for f in numsim.list_formats():
-        limits = (f"{float(x):.6g}" for x in (f.max, f.least_normal, f.least))
         fields = f.bits, f.exponent_bits, f.fraction_bits, f.bias
-        yield f"``{f.name}``", *fields, *limits, f.specials_in_words, f.source
+        limits = f"{float(f.max):.6g}", _power(f.least_normal), _power(f.least)
+        yield f"``{f.name}``", *fields, *limits, f"``{f.specials}``", f.source
 
 
 def options():
@@ -98,7 +102,10 @@ def notebooks():
     for path in sorted((Path(__file__).parents[1] / "tutorials").glob("*.ipynb")):
         first = "".join(json.loads(path.read_text("utf-8"))["cells"][0]["source"])
         title, _, text = first.strip().partition("\n")
-        yield f":download:`{title.lstrip('# ')} <../../tutorials/{path.name}>`", text.strip().partition("\n\n")[0]
+        yield (
+            f":download:`{title.lstrip('# ')} <../../tutorials/{path.name}>`",
+            text.strip().partition("\n\n")[0].replace("`", "``"),
+        )
 
 
 TABLES = {

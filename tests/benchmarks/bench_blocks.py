@@ -23,6 +23,7 @@ from numsim.formats import Format
 from numsim.kernels import _pool
 from numsim.scaling import get_recipe, list_recipes, quantize_operand
 from numsim.scaling.recipes import GEMMS
+from tests.benchmarks.measure import sample
 
 TORCH = {"e4m3fn": "float8_e4m3fn", "e5m2": "float8_e5m2"}
 TORCHAO = {"e4m3fn": "float8_e4m3fn", "e5m2": "float8_e5m2", "e2m1": "float4_e2m1fn_x2"}
@@ -81,15 +82,9 @@ def peers(format: BlockFormat, x):
 
 
 def shortest(jobs, samples):
-    """The shortest wall and CPU times of each job, sampled in turn."""
-    times = [[] for _ in jobs]
-    for sample in range(samples + 1):
-        for job, taken in zip(jobs, times, strict=True):
-            wall, cpu = time.perf_counter(), time.process_time()
-            job()
-            if sample:  # the first round compiles, and meets cold pages
-                taken.append((time.perf_counter() - wall, time.process_time() - cpu))
-    return [tuple(map(min, zip(*taken, strict=True))) for taken in times]
+    """The shortest wall and CPU times of each job."""
+    times = sample(dict(enumerate(jobs)), samples, time.perf_counter, time.process_time)
+    return [tuple(map(min, zip(*taken, strict=True))) for taken in times.values()]
 
 
 def main():

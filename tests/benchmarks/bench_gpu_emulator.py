@@ -8,7 +8,6 @@ a smaller n, on all cores; the results of that size must be the same bits. Media
 from __future__ import annotations
 
 import argparse
-import statistics
 import time
 import warnings
 
@@ -18,6 +17,7 @@ from numsim.errors import UnavailableError
 from numsim.gpu import driver
 from numsim.tensorcore import EvidenceWarning, get_model, matmul
 from tests.benchmarks.bench_tensorcore import operands
+from tests.benchmarks.measure import rates
 
 MODELS = (
     ("h200", "mma.m16n8k16.f32.f16.f16.f32"), ("h200", "mma.m16n8k16.f16.f16.f16.f16"),
@@ -38,14 +38,8 @@ def job(m, n):
 
 
 def speed(compute, device, n, samples):
-    """Products a second; the first call compiles, and meets cold pages."""
-    compute(device)
-    times = []
-    for _ in range(samples):
-        start = time.perf_counter()
-        compute(device)
-        times.append(time.perf_counter() - start)
-    return n**3 / statistics.median(times)
+    """Products a second."""
+    return rates({"": lambda: compute(device)}, n**3, samples, time.perf_counter)[""] * 1e9
 
 
 def main():

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import statistics
 import time
 
 import ml_dtypes
@@ -19,6 +18,7 @@ import numpy as np
 
 import numsim
 from numsim import kernels
+from tests.benchmarks.measure import medians
 
 ML_DTYPES = {"bf16": "bfloat16", "e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2", "fp16": "float16", "fp32": "float32"}
 TORCH = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
@@ -113,18 +113,6 @@ def elementwise(name, n, threads):
     return rows, x.size
 
 
-def measure(rows, samples):
-    """Median seconds of each job, sampled in turn; the first round compiles, and meets cold pages."""
-    times = {row: [] for row in rows}
-    for sample in range(samples + 1):
-        for row, job in rows.items():
-            start = time.perf_counter()
-            job()
-            if sample:
-                times[row].append(time.perf_counter() - start)
-    return {row: statistics.median(t) for row, t in times.items()}
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("--formats", nargs="*", default=["fp16", "bf16", "e4m3", "fp32"])
@@ -140,7 +128,7 @@ def main():
                 for threads in (1, 2):
                     os.environ["NUMSIM_THREADS"] = str(threads)
                     rows, work = globals()[part](name, options.size, threads)
-                    seconds = measure(rows, options.samples)
+                    seconds = medians(rows, options.samples, time.perf_counter)
                     first = next(iter(seconds.values()))
                     for row, t in seconds.items():
                         table.setdefault(row, {})[threads] = f"{work / t / 1e6:9.1f} (x {first / t:5.2f})"

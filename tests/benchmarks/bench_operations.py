@@ -8,11 +8,6 @@ allows. Peers compute the same bits, but for ml_dtypes' NaN. Nothing here assert
 from __future__ import annotations
 
 import argparse
-import os
-import statistics
-import time
-
-os.environ["NUMSIM_THREADS"] = "1"
 
 import ml_dtypes
 import numpy as np
@@ -20,23 +15,11 @@ import numpy as np
 import numsim
 from numsim import arithmetic, kernels
 from numsim.rounding import Policy
+from tests.benchmarks.measure import one_thread, rates
 
 PEERS = {"e4m3fn": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2, "bf16": ml_dtypes.bfloat16,
          "fp16": np.float16, "fp32": np.float32}  # fmt: skip
 UFUNCS = {"add": np.add, "mul": np.multiply, "div": np.divide}
-
-
-def rates(jobs, count, samples):
-    """Medians of interleaved samples."""
-    seen = {name: [] for name in jobs}
-    for job in jobs.values():
-        job()
-    for _ in range(samples):
-        for name, job in jobs.items():
-            start = time.thread_time()
-            job()
-            seen[name].append(time.thread_time() - start)
-    return {name: count / statistics.median(times) / 1e9 for name, times in seen.items()}
 
 
 def operations(name, count, rng):
@@ -68,6 +51,7 @@ def main():
     parser.add_argument("--log2", type=int, default=22, help="log2 of how many numbers (default 22)")
     parser.add_argument("--samples", type=int, default=7)
     options = parser.parse_args()
+    one_thread()
     count, rng = 1 << options.log2, np.random.default_rng(0)
     write = print
     with kernels.force("kernel"), np.errstate(all="ignore"):

@@ -7,31 +7,15 @@ Nothing here asserts a time.
 from __future__ import annotations
 
 import argparse
-import os
-import statistics
-import time
-
-os.environ["NUMSIM_THREADS"] = "1"
 
 import numpy as np
 
 from numsim.optimizers import SGD, Adam, AdamW
 from numsim.optimizers.mlp import train_digits
+from tests.benchmarks.measure import medians, one_thread
 
 TORCH = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 KINDS = [(SGD, {}), (SGD, {"momentum": 0.9}), (Adam, {}), (AdamW, {})]
-
-
-def samples(jobs, count):
-    """Median CPU time of each job, sampled in turn; the first round compiles, and meets cold pages."""
-    times = [[] for _ in jobs]
-    for sample in range(count + 1):
-        for job, kept in zip(jobs, times, strict=True):
-            start = time.thread_time()
-            job()
-            if sample:
-                kept.append(time.thread_time() - start)
-    return [statistics.median(t) for t in times]
 
 
 def beside_torch(kind, options, name, size, count):
@@ -45,7 +29,7 @@ def beside_torch(kind, options, name, size, count):
     theirs = getattr(torch.optim, kind.__name__)([parameter], lr=1e-3, foreach=False, **options)
     ours = kind(1e-3, format=name, **options)
     state, gradient = ours.initial(w.float().numpy()), g.float().numpy()
-    return samples([theirs.step, lambda: ours.step(state, gradient)], count)
+    return medians({"torch": theirs.step, "numsim": lambda: ours.step(state, gradient)}, count).values()
 
 
 def main():
@@ -53,6 +37,7 @@ def main():
     parser.add_argument("--size", type=int, default=20, help="log2 of the number of weights")
     parser.add_argument("--samples", type=int, default=7)
     options = parser.parse_args()
+    one_thread()
     for kind, settings in KINDS:
         for name in TORCH:
             torch_time, own = beside_torch(kind, settings, name, 1 << options.size, options.samples)
@@ -61,7 +46,7 @@ def main():
             print(f"{label:24} {name:5} {own / torch_time:6.1f} times torch's, {rate:6.1f} M weights a second")
     for update in ("plain", "master", "stochastic", "kahan"):
         adam = AdamW(1e-3, format="bf16", update=update)
-        (spent,) = samples([lambda adam=adam: train_digits(adam, steps=50)], 3)
+        (spent,) = medians({"": lambda adam=adam: train_digits(adam, steps=50)}, 3).values()
         print(f"digits, bf16 {update:11} {50 / spent:6.0f} training steps a second")
 
 

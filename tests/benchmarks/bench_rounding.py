@@ -9,18 +9,15 @@ from __future__ import annotations
 
 import argparse
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
-import time
-
-os.environ["NUMSIM_THREADS"] = "1"
 
 import numpy as np
 
 import numsim
 from numsim import kernels
+from tests.benchmarks.measure import medians, one_thread
 
 FORMATS = ("bf16", "fp16", "e4m3", "e5m2", "e5m7", "e3m4", "e2m1", "e8m0", "ue4m3")
 ML_DTYPES = {"bf16": "bfloat16", "e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2", "e3m4": "float8_e3m4",
@@ -68,15 +65,9 @@ def ratios(name, x, samples):
     """Median time of each job over the median time of the copy, sampled in turn."""
     out = np.empty_like(x)
     rows = {"copy": lambda: np.copyto(out, x), **jobs(name, x, out)}
-    times = {row: [] for row in rows}
-    for sample in range(samples + 1):
-        for row, job in rows.items():
-            start = time.thread_time()
-            job()
-            if sample:  # the first round compiles, and meets cold pages
-                times[row].append(time.thread_time() - start)
-    copy = statistics.median(times["copy"])
-    return {row: statistics.median(t) / copy for row, t in times.items() if row != "copy"}, x.size / copy
+    times = medians(rows, samples)
+    copy = times["copy"]
+    return {row: t / copy for row, t in times.items() if row != "copy"}, x.size / copy
 
 
 def fresh_process(folder):
@@ -95,9 +86,8 @@ def main():
     parser.add_argument("--torch", action="store_true", help="beside torch too (imported only then)")
     options = parser.parse_args()
     if options.torch:
-        import torch
-
-        torch.set_num_threads(1)
+        import torch  # noqa: F401
+    one_thread()
     normal = np.random.default_rng(0).standard_normal(1 << options.size, dtype=np.float32)
     with tempfile.TemporaryDirectory() as folder:
         print(f"first call, nothing compiled: {fresh_process(folder)}")

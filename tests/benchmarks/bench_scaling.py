@@ -7,27 +7,18 @@ training does. Medians of five; nothing here asserts a time.
 
 from __future__ import annotations
 
-import os
-import statistics
 import time
 
 import numpy as np
 
-os.environ["NUMSIM_THREADS"] = "1"
-
 from numsim import kernels
 from numsim.scaling import get_scaler, list_scalers, playback, replay, replay_scales
+from tests.benchmarks.measure import one_thread, rates
 
 
 def rate(call, steps, samples=5):
-    """Millions of steps a second; the first call, which may compile, does not count."""
-    call()
-    times = []
-    for _ in range(samples):
-        start = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - start)
-    return steps / statistics.median(times) / 1e6
+    """Millions of steps a second."""
+    return rates({"": call}, steps, samples, time.perf_counter)[""] * 1e3
 
 
 def torch_updates(found):
@@ -45,6 +36,7 @@ def torch_updates(found):
 
 
 def main():
+    one_thread()
     found = np.random.default_rng(4).random((100, 10_000)) < 1 / 200
     short = found[:1]
     print(f"{'scaler':20} {'batch':>9} {'reference':>9} {'trace':>9}    million updates a second")

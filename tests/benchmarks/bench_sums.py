@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
+import time
 
 import ml_dtypes
 import numpy as np
@@ -18,7 +18,8 @@ import numpy as np
 import numsim
 from numsim import kernels
 from numsim.accumulate import ORDERS
-from tests.benchmarks.bench_matmul import ML_DTYPES, measure
+from tests.benchmarks.bench_matmul import ML_DTYPES
+from tests.benchmarks.measure import medians, one_thread
 
 
 def jobs(name, n):
@@ -42,13 +43,13 @@ def main():
     parser.add_argument("--terms", type=int, default=1 << 22)
     parser.add_argument("--samples", type=int, default=5)
     options = parser.parse_args()
-    os.environ["NUMSIM_THREADS"] = "1"
+    one_thread()
     with kernels.force("kernel"):
         for name in options.formats:
             rows, unit = jobs(name, options.terms)
             if name == "fp32":
                 del rows["numsim stochastic"]  # as for fp64
-            seconds, right = measure(rows, options.samples), rows["math.fsum of a list"]()
+            seconds, right = medians(rows, options.samples, time.perf_counter), rows["math.fsum of a list"]()
             print(f"\n{f'one sum of {options.terms} terms in {name}':40}  M terms/s   times np.sum   error in ulp")
             for row, t in seconds.items():
                 speed, times = options.terms / t / 1e6, seconds["np.sum"] / t

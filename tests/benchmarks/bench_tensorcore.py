@@ -9,14 +9,8 @@ how many times faster numsim is than mmasim (torch), which gives the same bits. 
 from __future__ import annotations
 
 import argparse
-import os
-import statistics
 import time
 import warnings
-
-os.environ["OPENBLAS_NUM_THREADS"] = "1"
-os.environ["MKL_NUM_THREADS"] = "1"
-os.environ["OMP_NUM_THREADS"] = "1"
 
 import numpy as np
 
@@ -25,6 +19,7 @@ from numsim import kernels
 from numsim.codes import code_dtype
 from numsim.tensorcore import EvidenceWarning, get_model, matmul, mma
 from numsim.tensorcore.models import TYPES, word_format
+from tests.benchmarks.measure import medians, one_thread
 
 MATRICES = (
     ("h200", "mma.m16n8k16.f32.f16.f16.f32"), ("h200", "mma.m16n8k16.f16.f16.f16.f16"),
@@ -69,31 +64,14 @@ def peer(m, n, rng):
         a, b = (torch.from_numpy(rng.standard_normal((n, n)).astype(np.float32)).to(types[t]) for t in (m.a, m.b))
     except (KeyError, AssertionError):
         return None
-    torch.set_num_threads(1)
     c = torch.zeros((n, n), dtype=torch.float16 if m.d == "f16" else torch.float32)
     return lambda: op(a, b, c)
 
 
-def medians(jobs, samples):
-    """Median seconds of each job and clock, sampled in turn; the first round compiles, and meets cold pages."""
-    times = {name: [] for name in jobs}
-    for sample in range(samples + 1):
-        for name, (job, clock) in jobs.items():
-            start = clock()
-            job()
-            if sample:
-                times[name].append(clock() - start)
-    return {name: statistics.median(t) for name, t in times.items()}
-
-
 def row(m, job, work, samples, sgemm=None, other=None, other_work=0):
-    jobs = {
-        "one": (lambda: job(1), time.process_time),
-        "two": (lambda: job(2), time.perf_counter),
-        **({"sgemm": (sgemm, time.process_time)} if sgemm else {}),
-        **({"other": (other, time.process_time)} if other else {}),
-    }
-    t = medians(jobs, samples)
+    peers = {"sgemm": sgemm, "other": other}
+    jobs = {"one": lambda: job(1), **{name: peer for name, peer in peers.items() if peer}}
+    t = medians(jobs, samples, time.process_time) | medians({"two": lambda: job(2)}, samples, time.perf_counter)
     cells = [f"{work / t[x] / 1e6:8.0f}" for x in ("one", "two")]
     cells.append(f"{t['sgemm'] / t['one']:9.2f}" if sgemm else " " * 9)
     cells.append(f"{t['other'] / other_work / (t['one'] / work):8.0f}" if other else " " * 8)
@@ -142,8 +120,10 @@ def main():
     warnings.simplefilter("ignore", EvidenceWarning)
     try:
         import mmasim  # noqa: F401
+        import torch  # noqa: F401
     except ImportError:
         print("mmasim is not installed: its column stays empty")
+    one_thread()
     with kernels.force("kernel"):
         head = f"{'M products a second':75} {'1 thread':>8} {'2':>8} {'of sgemm':>9} {'mmasim':>8}"
         n = 4096 if options.full else options.size

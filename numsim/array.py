@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from fractions import Fraction
 from typing import Any
 
@@ -16,11 +17,11 @@ import numpy.typing as npt
 from numsim import ordering
 from numsim.arithmetic import convert
 from numsim.codes import Codes, check_codes, classify, decode, exact
-from numsim.errors import InputError, UndefinedError, short
+from numsim.errors import InputError, UndefinedError, short, truth
 from numsim.events import Events
 from numsim.formats import FP32, FP64, Format, get_format
 from numsim.host import flushes_subnormals
-from numsim.rounding import Nan, Overflow, Policy, Rounding, Subnormals, draw_for, encode
+from numsim.rounding import Nan, Overflow, Policy, Rounding, Subnormals, check_events, draw_for, encode
 
 
 class Array(np.lib.mixins.NDArrayOperatorsMixin):
@@ -62,7 +63,7 @@ class Array(np.lib.mixins.NDArrayOperatorsMixin):
 
     def __init__(self, codes: Codes, format: Format, how: str = "codes given") -> None:
         self.format = get_format(format)
-        self.codes, self.how = check_codes(codes, self.format), str(how)
+        self.codes, self.how = check_codes(codes, self.format), how if isinstance(how, str) else short(how)
 
     def _like(self, codes: Any, how: str | None = None) -> Array:
         """Codes that came from this array's: nothing is checked again."""
@@ -225,6 +226,7 @@ class Array(np.lib.mixins.NDArrayOperatorsMixin):
     ) -> Array:
         """The numbers rounded once to another format; options as for ``encode``."""
         format, policy = get_format(format), Policy(rounding, overflow, subnormals, nan)
+        check_events(events)
         draw = draw_for(policy, self.size, self.shape, seed, random_bits, sr_bits)
         codes = convert(self.codes, self.format, format, policy, draw, events)
         return Array(codes, format, f"{self.format} rounded once to {format}, {policy}")
@@ -305,10 +307,11 @@ class Array(np.lib.mixins.NDArrayOperatorsMixin):
     def _merged(self, axis: Any) -> tuple[Array, tuple[int, ...]]:
         """The axes that a reduction runs over as one, the last, in C order; and the shape that ``keepdims`` keeps."""
         try:
-            axes = [range(self.ndim)[a] for a in (range(self.ndim) if axis is None else np.atleast_1d(axis).tolist())]
+            given = range(self.ndim) if axis is None else np.atleast_1d(axis).tolist()
+            axes = [range(self.ndim)[operator.index(a)] for a in given]
             if len(set(axes)) != len(axes):
                 raise IndexError
-        except (IndexError, TypeError):
+        except Exception:  # of NumPy, or of another library's object
             raise InputError(
                 f"axis={short(axis)} of an Array of shape {self.shape}: allowed are None, integers from {-self.ndim} "
                 f"to {self.ndim - 1}, and a tuple of different ones."
@@ -326,7 +329,7 @@ class Array(np.lib.mixins.NDArrayOperatorsMixin):
             raise InputError(f"dtype= and out= are not for Arrays. Example: numsim.{name}(x, accumulator='fp32')")
         terms, kept = self._merged(axis)
         result: Array = getattr(reductions, name)(terms, axis=-1, **options)
-        return result.reshape(kept) if keepdims else result
+        return result.reshape(kept) if truth("keepdims", keepdims) else result
 
     def sum(
         self, axis: Any = None, dtype: Any = None, out: None = None, keepdims: bool = False, **options: Any
@@ -362,7 +365,7 @@ class Array(np.lib.mixins.NDArrayOperatorsMixin):
     def _picked(self, axis: Any, largest: bool, keepdims: bool) -> Array:
         numbers, place, kept = self._extreme(axis, largest)
         codes = np.take_along_axis(numbers.codes, place[..., None], -1)[..., 0]
-        return self._like(codes.reshape(kept) if keepdims else codes)
+        return self._like(codes.reshape(kept) if truth("keepdims", keepdims) else codes)
 
     def max(self, axis: Any = None, *, keepdims: bool = False) -> Array:
         """The largest number; the first NaN where there is one."""
@@ -375,12 +378,12 @@ class Array(np.lib.mixins.NDArrayOperatorsMixin):
     def argmax(self, axis: int | None = None, *, keepdims: bool = False) -> Any:
         """The place of what ``max`` gives."""
         _, place, kept = self._extreme(axis, True)
-        return place.reshape(kept) if keepdims else place[()]
+        return place.reshape(kept) if truth("keepdims", keepdims) else place[()]
 
     def argmin(self, axis: int | None = None, *, keepdims: bool = False) -> Any:
         """The place of what ``min`` gives."""
         _, place, kept = self._extreme(axis, False)
-        return place.reshape(kept) if keepdims else place[()]
+        return place.reshape(kept) if truth("keepdims", keepdims) else place[()]
 
     def argsort(self, axis: int | None = -1, *, kind: Any = None, stable: Any = None) -> npt.NDArray[np.intp]:
         """Places in increasing order, equals as they stood, whatever ``kind`` says."""

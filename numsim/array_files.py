@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from numsim.files import (
     MAX_FILE,
     MAX_JSON,
     MAX_MEMBERS,
+    check_path,
     is_label,
     npz_bytes,
     parse_json,
@@ -60,7 +60,7 @@ def save(path: Path | str, /, **arrays: Array) -> Path:
     ...     load(path)
     {'x': numsim.array([1.0, -0.0], 'fp16')}
     """
-    _check_path(path)
+    check_path(path)
     for name, x in arrays.items():
         if not isinstance(x, Array):
             raise InputError(f"{name}={short(x)} ({type(x).__name__}) is no Array. {_EXAMPLE}")
@@ -98,7 +98,7 @@ def load(path: Path | str) -> dict[str, Array]:
     Raises ``InputError`` where there is no such file, ``RecordError`` for one that is damaged, hostile or another's
     (such as what ``numpy.savez`` writes).
     """
-    _check_path(path)
+    check_path(path)
     what = show(path)
     members = parse_npz(read_bytes(path), what)
     text = members.pop(_RECORD, None)
@@ -163,8 +163,3 @@ def _digest(entry: dict[str, Any], x: Array) -> str:
     said = json.dumps(entry, ensure_ascii=True, sort_keys=True).encode()
     codes = np.ascontiguousarray(x.codes, x.codes.dtype.newbyteorder("<"))
     return hashlib.sha256(said + b"\n" + codes.tobytes()).hexdigest()
-
-
-def _check_path(path: Any) -> None:
-    if not isinstance(path, (str, os.PathLike)) or isinstance(os.fspath(path), bytes):
-        raise InputError(f"path {short(path)}: a text or a pathlib.Path is needed. {_EXAMPLE}")

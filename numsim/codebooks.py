@@ -99,7 +99,7 @@ class Codebook:
         object.__setattr__(self, name, value)
 
     def _listed(self, name: str, given: Any) -> list[Any]:
-        if not isinstance(given, (tuple, list, np.ndarray)) or np.shape(given[:0]) == ():
+        if not isinstance(given, (tuple, list, np.ndarray)) or np.ndim(np.asarray(given, object)) == 0:
             raise self._refused(f"{name}={short(given)}: a tuple is needed")
         return list(given)
 
@@ -132,6 +132,8 @@ class Codebook:
 
     def fits(self, other: Format) -> bool:
         """Whether every value is a value of ``other``."""
+        if not isinstance(other, Format):
+            raise FormatError(f"{short(other)} is no format. Example: numsim.blocks.INT8.fits(numsim.FP16)")
         return all(map(other.holds, self.values))
 
     @cached_property
@@ -198,7 +200,7 @@ class Codebook:
 
     def neighbours(self, code: int) -> tuple[int | None, int | None]:
         """The codes that are given below and above a code's value; None at the ends."""
-        value = self.values[code]
+        value = self._value(code)
         below, above = bisect.bisect_left(self.ordered, value), bisect.bisect_right(self.ordered, value)
         return (
             int(self.order[below - 1]) if below else None,
@@ -207,7 +209,7 @@ class Codebook:
 
     def ulp(self, code: int) -> Fraction:
         """The gap to the next number away from zero; at the ends the last gap, of zero the smaller one."""
-        value = self.values[code]
+        value = self._value(code)
         below, above = ([] if c is None else [abs(self.values[c] - value)] for c in self.neighbours(code))
         gaps: list[Fraction] = below + above if value < 0 else above + below
         return gaps[0] if value else min(gaps)
@@ -233,7 +235,8 @@ class Codebook:
 
     def nearest(self, x: npt.NDArray[Any], nan: str = "raise") -> npt.NDArray[np.uint8]:
         """Codes of a float32 or float64 array: a search in ``above``, whose limits make it exact."""
-        codes = self.order[np.searchsorted(self.above, x, side="left")]
+        with np.errstate(invalid="ignore"):  # signalling NaNs
+            codes = self.order[np.searchsorted(self.above, x, side="left")]
         if (missing := np.isnan(x)).any():
             codes = np.where(missing, np.uint8(self.round(NAN, "nearest-even", nan)), codes)
         return np.asarray(codes)
@@ -246,7 +249,7 @@ class Codebook:
         """Codes as an array of uint8; refuses what is no unsigned integer and codes out of range."""
         try:
             array = np.asarray(codes)
-        except ValueError:  # lists of unequal lengths
+        except Exception:  # lists of unequal lengths; each library has its own
             array = np.array([None])
         kinds = "u" if isinstance(codes, (np.ndarray, np.generic)) else "ui"
         if array.size and not (array.dtype.kind in kinds and 0 <= array.min() and array.max() < self.codes):
@@ -255,6 +258,12 @@ class Codebook:
                 "Example: numsim.blocks.INT4.decode([0, 15])"
             )
         return array.astype(np.uint8, copy=False)
+
+    def _value(self, code: Any) -> Fraction:
+        found = self.check(code)
+        if found.ndim:
+            raise InputError(f"one code is needed, not {short(code)}. Example: numsim.blocks.INT4.ulp(15)")
+        return self.values[int(found)]
 
     @cached_property
     def _table(self) -> npt.NDArray[np.float64]:

@@ -35,7 +35,7 @@ def check_codes(codes: Any, format: Format | Codebook) -> Codes:
     example = f"Example: numsim.from_codes([0x{format.max_code:x}], '{format}')"
     try:
         array = np.asarray(codes)
-    except (ValueError, OverflowError):
+    except Exception:  # each library has its own
         raise InputError(f"codes {short(codes)}: a regular array of unsigned integers is needed. {example}") from None
     typed = isinstance(codes, (np.ndarray, np.generic))
     if (array.size or array.dtype.kind == "c") and array.dtype.kind != "u" and (typed or array.dtype.kind != "i"):
@@ -267,7 +267,7 @@ def unpack(packed: Any, format: Any) -> npt.NDArray[np.uint8]:
     size = group * format.bits // 8
     try:
         data = np.asarray(packed)
-    except ValueError:
+    except Exception:  # each library has its own
         raise InputError(f"packed data {short(packed)}: a regular array of uint8 is needed.") from None
     if data.dtype != np.uint8 or data.ndim == 0 or data.shape[-1] % size:
         raise InputError(

@@ -107,7 +107,8 @@ def scale_b(x: Any, n: Any, **options: Any) -> Array:
     """
     x, powers = one("scale_b", x), as_values(n)
     if powers.floats is not None:
-        whole = bool(np.all(np.isfinite(powers.floats) & (np.rint(powers.floats) == powers.floats)))
+        with np.errstate(invalid="ignore"):  # signalling NaNs
+            whole = bool(np.all(np.isfinite(powers.floats) & (np.rint(powers.floats) == powers.floats)))
     else:
         whole = all(k.denominator == 1 for k in powers)
     if not whole:
@@ -207,7 +208,7 @@ def to_int(
     check_choice("out_of_range", out_of_range, ("raise", "saturate"))
     try:
         target = np.dtype(dtype)
-    except TypeError:
+    except Exception:  # TypeError, ValueError, SyntaxError, UnicodeEncodeError, ...
         target = np.dtype(bool)
     if target.kind not in "iu":
         raise InputError(f"to_int: dtype={short(dtype)} is no integer dtype. Example: numsim.to_int(x, 'int32')")

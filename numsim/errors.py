@@ -18,6 +18,14 @@ def short(x: object) -> str:
     return text if len(text) <= 100 else f"{text[:80]}..."
 
 
+def truth(name: str, flag: object) -> bool:
+    """A flag as a bool. Raises ``InputError`` for what is neither, as an array of several numbers."""
+    try:
+        return bool(flag)
+    except Exception:  # each library has its own
+        raise InputError(f"{name}={short(flag)}: a flag is needed. Example: {name}=True") from None
+
+
 class NumsimError(Exception):
     """Base of everything that numsim raises on purpose."""
 

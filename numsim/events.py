@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
+from numsim.errors import InputError, short
+
 
 @dataclass
 class Events:
@@ -33,5 +35,7 @@ class Events:
 
     def add(self, other: Events) -> None:
         """Add another's counts to these."""
+        if not isinstance(other, Events):
+            raise InputError(f"{short(other)}: Events are needed. Example: seen.add(numsim.Events(total=1))")
         for f in fields(self):
             setattr(self, f.name, getattr(self, f.name) + getattr(other, f.name))

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from numsim.errors import InputError, RecordError
+from numsim.errors import InputError, RecordError, short
 
 MAX_FILE = 1 << 28  # bytes on disk
 MAX_CONTENT = 1 << 29  # bytes when unpacked, all members together
@@ -101,11 +101,16 @@ def make_folder(path: Path | str) -> Path:
 
 
 def check_path(path: Path | str) -> Path:
-    """A path; refuses empty ones and those with a zero byte."""
-    text = os.fspath(path)
-    if not text.strip() or "\0" in text:
-        raise InputError(f"{text!r} is no path. Example: --out numsim-results")
-    return Path(text)
+    """A path; refuses what is no text or ``Path``, and names that no file can have."""
+    text = os.fspath(path) if isinstance(path, (str, os.PathLike)) else None
+    try:
+        usable = isinstance(text, str) and bool(text.strip()) and "\0" not in text and len(os.fsencode(text)) < 4096
+        usable = usable and all(len(os.fsencode(part)) < 256 for part in Path(str(text)).parts)
+    except UnicodeEncodeError:
+        usable = False
+    if not usable:
+        raise InputError(f"{short(path)} is no path. Example: --out numsim-results, or a path such as 'x.npz'")
+    return Path(str(text))
 
 
 def show(path: Path | str) -> str:

@@ -73,23 +73,22 @@ class Format:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
             raise FormatError(f"format name {short(self.name)}: a text is needed. {_EXAMPLE}")
+        if not isinstance(self.title, str) or not isinstance(self.source, str):
+            raise FormatError(f"title={short(self.title)}, source={short(self.source)}: texts are needed. {_EXAMPLE}")
         if not self.title:
             object.__setattr__(self, "title", self.name.upper())
         for field_name in ("exponent_bits", "fraction_bits", "bias"):  # NumPy's integers would wrap
             object.__setattr__(self, field_name, self._whole(field_name))
         e, f = self.exponent_bits, self.fraction_bits
-        if self.infinities is None:
-            object.__setattr__(self, "infinities", self.specials == "ieee")
+        if not isinstance(self.specials, str) or self.specials not in SPECIALS:
+            raise self._refused(f"specials={short(self.specials)} is not one of {', '.join(SPECIALS)}")
         ieee = self.specials == "ieee"
+        if self.infinities is None:
+            object.__setattr__(self, "infinities", ieee)
+        for field_name in ("signed", "zero", "infinities", "subnormals"):
+            if not isinstance(flag := getattr(self, field_name), bool):
+                raise self._refused(f"{field_name}={short(flag)}: allowed are True and False")
         rules = [
-            (isinstance(self.signed, bool), f"signed={short(self.signed)}: allowed are True and False"),
-            (isinstance(self.zero, bool), f"zero={short(self.zero)}: allowed are True and False"),
-            (
-                isinstance(self.specials, str) and self.specials in SPECIALS,
-                f"specials={short(self.specials)} is not one of {', '.join(SPECIALS)}",
-            ),
-            (isinstance(self.infinities, bool), f"infinities={short(self.infinities)}: allowed are True and False"),
-            (isinstance(self.subnormals, bool), f"subnormals={short(self.subnormals)}: allowed are True and False"),
             (
                 0 <= e <= 15 + (f == 0) and 0 <= f <= 62,
                 f"exponent_bits={e}, fraction_bits={f}: allowed are 0..15 (16 without a fraction) and 0..62",
@@ -221,6 +220,9 @@ class Format:
         >>> [str(E4M3.magnitude(E4M3.max_rank + i)) for i in (-1, 0, 1, 2)]
         ['416', '448', '480', '512']
         """
+        if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < 4 << self.magnitude_bits:
+            raise FormatError(f"rank {short(rank)}: an integer from 0 to {(4 << self.magnitude_bits) - 1} is needed. "
+                              "Example: numsim.E4M3.magnitude(3)")  # fmt: skip
         return Fraction(*self.ratio(rank))
 
     def ratio(self, rank: int) -> tuple[int, int]:
@@ -293,6 +295,8 @@ class Format:
         >>> E4M3.holds(Fraction(448)), E4M3.holds(Fraction(449)), E4M3.holds(Fraction(1, 3))
         (True, False, False)
         """
+        if not isinstance(x, (int, Fraction)):
+            raise FormatError(f"{short(x)}: a Fraction is needed. Example: numsim.FP16.holds(Fraction(1, 3))")
         if x == 0:
             return self.zero
         n, d = abs(x).as_integer_ratio()
@@ -305,6 +309,8 @@ class Format:
 
     def fits(self, other: Format) -> bool:
         """Whether every finite value of this format is a value of ``other``."""
+        if not isinstance(other, Format):
+            raise FormatError(f"{short(other)} is no format. Example: numsim.FP16.fits(numsim.FP32)")
         return (
             self.fraction_bits <= other.fraction_bits
             and self.emin - self.fraction_bits >= other.emin - other.fraction_bits

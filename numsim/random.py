@@ -45,6 +45,10 @@ def bits(seed: int, counter: int) -> int:
     >>> [hex(bits(7, i)) for i in range(3)]
     ['0xc63b7155', '0x48cf60bc', '0x243d815d']
     """
+    return _bits(check_seed(seed), _counter("counter", counter))
+
+
+def _bits(seed: int, counter: int) -> int:
     key0, key1 = keys(seed, counter >> 32)
     return int(_lowbias32(_lowbias32((counter & _U32) ^ key0) ^ key1))
 
@@ -55,6 +59,9 @@ def bits_from(seed: int, start: int, count: int) -> npt.NDArray[np.uint32]:
     >>> [hex(x) for x in bits_from(7, 0, 3)]
     ['0xc63b7155', '0x48cf60bc', '0x243d815d']
     """
+    seed, start, count = check_seed(seed), _counter("start", start), _counter("count", count)
+    if count > 1 << 32:
+        raise InputError(f"count={short(count)}: at most 2^32 at once. Example: numsim.random.bits_from(7, 0, 3)")
     key0, key1 = map(np.uint32, keys(seed, start >> 32))
     first = start & _U32
     end = min(first + count, 1 << 32)  # of this block
@@ -65,6 +72,12 @@ def bits_from(seed: int, start: int, count: int) -> npt.NDArray[np.uint32]:
 
 def _is_whole(x: Any) -> bool:
     return isinstance(x, (int, np.integer)) and not isinstance(x, (bool, np.timedelta64))
+
+
+def _counter(name: str, x: Any) -> int:
+    if not _is_whole(x) or x < 0:
+        raise InputError(f"{name}={short(x)}: an integer >= 0 is needed. Example: numsim.random.bits_from(7, 0, 3)")
+    return int(x)
 
 
 def check_seed(seed: Any) -> int:
@@ -93,7 +106,7 @@ class Stream:
 
     def take(self, count: int) -> int:
         """The position to use for ``count`` draws; moves on by as many."""
-        position, self.position = self.position, self.position + count
+        position, self.position = self.position, self.position + _counter("count", count)
         return position
 
     def __repr__(self) -> str:
@@ -115,7 +128,7 @@ class Draw:
     def __call__(self, i: int) -> int:
         if self.given is not None:
             return int(self.given[i])
-        return bits(self.seed, self.position + i) >> (32 - self.r)
+        return _bits(self.seed, self.position + i) >> (32 - self.r)
 
 
 def make_draw(count: int, seed: Any, random_bits: Any, sr_bits: int | None, shape: tuple[int, ...]) -> Draw:
@@ -132,8 +145,8 @@ def make_draw(count: int, seed: Any, random_bits: Any, sr_bits: int | None, shap
         return Draw(r, check_seed(seed))
     try:
         given = np.asarray(random_bits)
-    except ValueError:
-        raise InputError(f"random_bits: nested lists of unequal lengths are no array. {example}") from None
+    except Exception:  # lists of unequal lengths; each library has its own
+        raise InputError(f"random_bits={short(random_bits)}: an array is needed. {example}") from None
     if given.size and given.dtype.kind not in "ui":
         raise InputError(f"random_bits of type {given.dtype}: unsigned integers are needed. {example}")
     r = int(sr_bits) if sr_bits is not None else {"uint8": 8, "uint16": 16}.get(given.dtype.name, 32)

@@ -11,7 +11,7 @@ from numsim.accumulate import Order, Plan, check_order, products, sums
 from numsim.arithmetic import compute
 from numsim.array import Array
 from numsim.codes import Codes, decode
-from numsim.errors import InputError, short
+from numsim.errors import InputError, short, truth
 from numsim.formats import FP32, FP64, Format, get_format
 from numsim.operands import one, operands
 from numsim.random import Draw
@@ -236,7 +236,7 @@ def norm(
     x = one("norm", x)
     policy = Policy(rounding, overflow, subnormals)
     codes, terms = _along("norm", x, axis), x.format
-    if scaled:
+    if truth("scaled", scaled):
         if not x.format.fits(FP32):
             raise InputError(f"norm: scaled=True is for formats that fp32 holds, not for {x.format}.")
         codes, terms, back = _scaled(codes, x.format, policy)

@@ -354,8 +354,8 @@ def round_to(
     check_events(events)
     if out is not None and not getattr(getattr(out, "flags", None), "writeable", True):
         raise InputError("out is read-only. Example: out=numpy.empty(x.shape, x.dtype)")
-    if out is not None and (getattr(out, "shape", None) != exact.shape or out.dtype != dtype):
-        got = f"shape {out.shape}, dtype {out.dtype}" if hasattr(out, "dtype") else type(out).__name__
+    if out is not None and not (isinstance(out, np.ndarray) and out.shape == exact.shape and out.dtype == dtype):
+        got = f"shape {out.shape}, dtype {out.dtype}" if isinstance(out, np.ndarray) else type(out).__name__
         raise InputError(f"out is {got}: needed is an array of shape {exact.shape}, dtype {dtype}.")
     draw = draw_for(policy, exact.size, exact.shape, seed, random_bits, sr_bits)
     direct = out is not None and out.flags.c_contiguous and out.flags.writeable

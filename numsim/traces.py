@@ -20,6 +20,7 @@ from numsim.errors import InputError, RangeError, RecordError, short
 from numsim.files import MAX_JSON, is_label, parse_json, read_bytes, show, write_atomic
 from numsim.formats import get_format
 from numsim.sum_trace import SumTrace, trace_sum
+from numsim.values import is_whole
 
 __all__ = ["Event", "SumTrace", "Trace", "load_trace", "number_text", "read_trace", "trace_sum"]
 
@@ -41,7 +42,7 @@ class Event:
     text: str = ""
 
     def __post_init__(self) -> None:
-        if isinstance(self.step, (bool, np.bool_)) or not isinstance(self.step, (int, np.integer)):
+        if not is_whole(self.step):
             raise InputError(
                 f"an event at step {short(self.step)}: an integer is needed. Example: Event(3, 'overflow')"
             )
@@ -136,6 +137,8 @@ class Trace:
 
     def happened(self, kind: str) -> list[int]:
         """The steps of all events of one kind."""
+        if not isinstance(kind, str):
+            raise InputError(f"kind={short(kind)}: a word is needed. Example: trace.happened('overflow')")
         return [e.step for e in self.events if e.kind == kind]
 
     # --- for people

@@ -12,6 +12,7 @@ from numsim.blocks.codebooks import INT4, INT8, MXINT8_ELEMENT, NF4_ELEMENT, Cod
 from numsim.blocks.rules import RULES
 from numsim.errors import FormatError, InputError, short
 from numsim.formats import E2M1, E2M3, E3M2, E4M3, E5M2, E8M0, FP32, UE4M3, Format
+from numsim.values import is_whole
 
 WHOLE = 0  # in a block's shape: as long as the axis
 
@@ -109,9 +110,14 @@ class BlockFormat:
 
         Raises ``InputError`` where blocks do not fill the array.
         """
+        if not isinstance(shape, (tuple, list)) or not all(is_whole(n) and n >= 0 for n in shape):
+            raise InputError(
+                f"shape {short(shape)}: a tuple of integers is needed. Example: {self.name}.tiles((2, 64))"
+            )
+        shape = tuple(map(int, shape))
         if self.block is None:
             return 1, max(math.prod(shape), 1)
-        names = f"axis {axis}" if len(self.block) == 1 else "the last two axes"
+        names = f"axis {short(axis)}" if len(self.block) == 1 else "the last two axes"
         if len(shape) < len(self.block):
             raise InputError(f"{self.name} needs {len(self.block)} axes, not shape {shape}. Example: x.reshape(1, -1)")
         sizes = shape[len(shape) - len(self.block) :]

@@ -25,6 +25,8 @@ import numpy as np
 import numpy.typing as npt
 
 from numsim.data.ranges import gradient_ranges
+from numsim.errors import InputError, short
+from numsim.values import is_whole
 
 __all__ = ["KINDS", "MATRICES", "GradientRecording", "Recorded", "gradient_ranges", "load_digits", "load_gradients"]
 
@@ -75,7 +77,9 @@ class Recorded:
 
     def count_below(self, exponent: int) -> int:
         """How many non-zero values have abs(x) < 2**exponent: exact, since binades end at powers of two."""
-        below = self.binades < exponent
+        if not is_whole(exponent):
+            raise InputError(f"exponent {short(exponent)}: an integer is needed. Example: row.count_below(-24)")
+        below = self.binades < max(min(exponent, 1000), -1000)
         return int(self.positive[below].sum() + self.negative[below].sum())
 
 
@@ -103,6 +107,9 @@ class GradientRecording:
 
     def select(self, kind: str | None = None, step: int | None = None, layer: str | None = None) -> Iterator[Recorded]:
         """The rows with the given kind, step and layer; None (the default) accepts any."""
+        if not all(x is None or isinstance(x, str) for x in (kind, layer)) or not (step is None or is_whole(step)):
+            raise InputError(f"kind={short(kind)}, step={short(step)}, layer={short(layer)}: texts and an integer are "
+                             "needed. Example: recording.select('weight', step=100)")  # fmt: skip
         return (
             row
             for row in self.tensors

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from numsim.errors import check_choice
+from numsim.errors import InputError, check_choice, short
 from numsim.traces import Trace
 
 if TYPE_CHECKING:
@@ -31,8 +31,10 @@ def gradient_ranges(recording: GradientRecording, kind: str = "activation-gradie
 
     ``trace.draw()`` draws it, a panel for each layer.
     """
-    from numsim.data import KINDS
+    from numsim.data import KINDS, GradientRecording
 
+    if not isinstance(recording, GradientRecording):
+        raise InputError(f"{short(recording)} is no recording. Example: gradient_ranges(numsim.data.load_gradients())")
     check_choice("kind", kind, KINDS, "gradient_ranges(load_gradients(), 'weight-gradient')")
     steps = sorted({row.step for row in recording.select(kind)})
     layers = dict.fromkeys(row.layer for row in recording.select(kind))

@@ -6,7 +6,7 @@ import difflib
 from importlib import import_module
 from typing import Any
 
-from numsim.errors import InputError
+from numsim.errors import InputError, short
 from numsim.experiments.experiment import Experiment, Result, Session
 
 _MODULES = {
@@ -55,6 +55,8 @@ def get_experiment(name: str) -> Experiment:
     >>> get_experiment("swamping").name
     'swamping'
     """
+    if not isinstance(name, str):
+        raise InputError(f"experiment {short(name)}: a name is needed. Example: numsim run swamping")
     key = name.strip().lower().replace("_", "-")
     if key in _MODULES:
         experiment: Experiment = import_module(_MODULES[key]).EXPERIMENT

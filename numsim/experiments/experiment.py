@@ -28,6 +28,8 @@ class Session:
 
     def ask(self, question: Question) -> npt.NDArray[Any] | None:
         """The codes, or None where the machine cannot answer (the reason is kept)."""
+        if not isinstance(question, Question):
+            raise InputError(f"{short(question)} is no question. Example: session.ask(numsim.machines.ask(...))")
         if not (can := self.machine.can(question)):
             self.skipped[can.reason] = self.skipped.get(can.reason, 0) + 1
             return None
@@ -96,6 +98,8 @@ class Experiment:
 
     def changed(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
         """The parameters that are not the defaults; a seed changes what is drawn, not what is asked."""
+        if not isinstance(parameters, Mapping):
+            raise InputError(f"parameters {short(parameters)}: a dict is needed. Example: changed({{'seed': 1}})")
         defaults = {k: _canonical(v) for k, v in self.defaults.items() if k != "seed"}
         return {k: v for k, v in parameters.items() if k in defaults and _canonical(v) != defaults[k]}
 
@@ -104,6 +108,8 @@ class Experiment:
 
         Empty where the question stands: with the defaults, and in full size if the answer is one of the choices.
         """
+        if not isinstance(result, Result):
+            raise InputError(f"{short(result)} is no result. Example: numsim.experiments.run('swamping')")
         changed = self.changed(result.parameters)
         full = {k: _canonical(v) for k, v in self.full.items()}
         in_full = all(k in full and _canonical(v) == full[k] for k, v in changed.items())

@@ -10,7 +10,7 @@ import difflib
 from importlib import import_module
 from typing import Any
 
-from numsim.errors import InputError, UnavailableError
+from numsim.errors import InputError, UnavailableError, short
 from numsim.machines.question import Answer, Can, Question, ask
 
 __all__ = ["Answer", "Can", "Question", "ask", "get_machine", "list_machines"]
@@ -45,6 +45,8 @@ def find_machine(name: str) -> Any:
 
     Raises ``InputError`` with the nearest names.
     """
+    if not isinstance(name, str):
+        raise InputError(f"machine {short(name)}: a name is needed. Example: numsim run casts --against numpy")
     if name.startswith("recorded:") or name.lower().endswith(".npz"):
         return _make("recorded", name.removeprefix("recorded:"))
     key = name.strip().lower()
@@ -52,7 +54,7 @@ def find_machine(name: str) -> Any:
         return _make(key)
     near = [_ALIASES[key]] if key in _ALIASES else difflib.get_close_matches(key, _MACHINES, n=2, cutoff=0.6)
     hint = f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(_MACHINES)}."
-    raise InputError(f"unknown machine {name!r}: {hint} Example: numsim run casts --against numpy")
+    raise InputError(f"unknown machine {short(name)}: {hint} Example: numsim run casts --against numpy")
 
 
 def get_machine(name: str) -> Any:

@@ -63,6 +63,7 @@ _DEFAULTS: dict[str, Any] = {
 }
 _OF_MMA = ("chip", "instruction")
 _OF_SYSTEMS = ("system", "settings")
+_ASK = "Example: numsim.machines.ask('cast', ['fp32'], 'bf16', [codes])"
 _EXAMPLE = "Example: chip='h200', instruction='mma.m16n8k16.f32.f16.f16.f32'"
 
 
@@ -102,6 +103,14 @@ class Question:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if not isinstance(self.operation, str):
+            raise InputError(f"operation {short(self.operation)}: a word is needed. {_ASK}")
+        formats = isinstance(self.inputs, (list, tuple)) and all(isinstance(f, Format) for f in self.inputs)
+        if not formats or not isinstance(self.output, Format) or not isinstance(self.arrays, (list, tuple)):
+            raise InputError(f"inputs={short(self.inputs)}, output={short(self.output)}: Formats, and a list of "
+                             f"arrays, are needed. {_ASK}")  # fmt: skip
+        if not isinstance(self.options, Mapping):
+            raise InputError(f"options={short(self.options)}: a dict is needed. {_ASK}")
         counts = ELEMENTWISE | SUMS | REPLAYS | {MMA: 3 + 2 * (len(self.inputs) > 3), AMAX: 1}
         counts[LIBRARY] = self._check_function() if self.operation == LIBRARY else 0
         if not isinstance(self.operation, str) or self.operation not in counts:

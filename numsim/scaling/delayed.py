@@ -418,7 +418,10 @@ def _as_amaxes(x: Any) -> Floats:
 
 
 def _as_states(states: Any) -> list[DelayedState]:
-    given = list(states) if isinstance(states, Iterable) else [states]
+    try:
+        given = list(states)
+    except TypeError:  # a single one
+        given = [states]
     for state in given:
         if not isinstance(state, DelayedState):
             raise InputError(f"{short(state)}: a DelayedState is needed. {_STATES}")

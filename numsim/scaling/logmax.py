@@ -96,7 +96,7 @@ class OpenSeq2SeqLogMaxScaler(Scaler):
         return LogMaxState(self._clip(_exp2(fp32(16 - cutoff))), x_hat, slow, squared, b1, b2)
 
     def is_overflow(self, amax: float) -> bool:
-        return not math.isfinite(amax)
+        return not math.isfinite(number("amax", amax))
 
     def grows(self, state: LogMaxState) -> bool:
         """Never by a count of steps."""

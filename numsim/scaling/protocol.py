@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from numsim.array import Array, array
-from numsim.errors import InputError, NumsimError
+from numsim.errors import InputError, NumsimError, short, truth
 from numsim.formats import FP16, FP32, FP64, Format, get_format
 from numsim.operations import mul
 from numsim.scaling.scaler import State, fp32, number, scale_number, settle, whole
@@ -110,7 +110,7 @@ class GradScalerProtocol:
         scaler = GradScaler() if scaler is None else scaler
         if type(scaler) is not GradScaler:
             raise InputError("the protocol is that of torch's GradScaler. Example: GradScalerProtocol(GradScaler(8.0))")
-        self._enabled = bool(enabled)
+        self._enabled = truth("enabled", enabled)
         self._init_scale: Any = scaler.init_scale
         self._init_growth_tracker: Any = 0
         self._growth_factor: Any = scaler.growth_factor
@@ -283,6 +283,8 @@ class GradScalerProtocol:
         """Take over what ``state_dict`` gave; nothing is checked but what a scale can hold."""
         if not self._enabled:
             return
+        if not isinstance(state_dict, Mapping):
+            raise InputError(f"state_dict={short(state_dict)}: a dict is needed. Example: scaler.state_dict()")
         if not state_dict:
             raise ProtocolError(
                 "The source state dict is empty, possibly because it was saved from a disabled instance of GradScaler.",
@@ -334,7 +336,13 @@ def _scaled(loss: Any, scale: float) -> Any:
 
 def _unscale(optimizer: Any, inv_scale: float, *, allow_fp16: bool) -> list[float]:
     """Multiply the gradients in place; [0.0] or [1.0] if one was not finite, [] if there was none."""
-    params = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+    try:
+        params = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+    except (AttributeError, TypeError, KeyError):
+        raise InputError(
+            f"optimizer={short(optimizer)}: param_groups are needed, dicts with a list of params. "
+            "Example: SimpleNamespace(param_groups=[{'params': [Parameter(w, grad)]}], step=...)"
+        ) from None
     formats = [_as_array(p.grad).format for p in params]
     if FP16 in formats and not allow_fp16:
         raise ProtocolError("Attempting to unscale FP16 gradients.", "ValueError")

@@ -14,7 +14,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.font_manager import FontProperties
 from matplotlib.patches import Rectangle
 
-from numsim.errors import InputError
+from numsim.errors import InputError, check_choice
 from numsim.show import mma_rows, mma_words
 from numsim.show.mma_rows import Panel, Row
 from numsim.show.mma_words import cause_text, note, typeset, value_of, window_texts, zeros_text
@@ -86,8 +86,7 @@ def draw_together(
 
     Raises ``InputError`` for an unknown style or theme, and for no explanation at all.
     """
-    if theme not in THEMES:
-        raise InputError(f"theme={theme!r}: allowed are {', '.join(THEMES)}. Example: draw(theme='dark')")
+    check_choice("theme", theme, THEMES, "draw(theme='dark')")
     if not explanations:
         raise InputError("no explanation to draw. Example: draw_together([explain_mma(...), explain_mma(...)])")
     rows = _MOST_ROWS[check_style(style)] // len(explanations)

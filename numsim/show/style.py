@@ -25,7 +25,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import FixedLocator, NullLocator
 
 from numsim import files
-from numsim.errors import InputError
+from numsim.errors import check_choice
 
 STYLES = ("page", "slide")
 BLACK, ORANGE, SKY, GREEN, YELLOW, BLUE, VERMILLION, PURPLE = (
@@ -73,10 +73,7 @@ def ink(color: str) -> str:
 
 
 def check_style(style: Any) -> str:
-    if style not in STYLES:
-        raise InputError(
-            f"style={style!r}: allowed are {', '.join(STYLES)}. Example: numsim run swamping --style slide"
-        )
+    check_choice("style", style, STYLES, "numsim run swamping --style slide")
     return str(style)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-from numsim.errors import InputError, short
+from numsim.errors import FormatError, InputError, short
 from numsim.formats import (
     BF16,
     E2M1,
@@ -175,7 +175,7 @@ class Model:
         )
         block = self.scale_block
         fits = block > 0 and self.k % block == 0 if self.scale else block == 0
-        yield fits, f"scale_block={block}: with scales a divisor of K = {self.k}, without them 0"
+        yield fits, f"scale_block={short(block)}: with scales a divisor of K = {self.k}, without them 0"
         if path == "groups":
             yield self.a == self.b == "e2m1", f"a={self.a}, b={self.b}: groups are of e2m1"
             whole = self.k % 16 == block % 16 == 0 and unit.length >= self.k
@@ -204,6 +204,8 @@ class Model:
 
     def nan_of(self, format: Format) -> int:
         """The code of NaN on this chip. NVIDIA's has all bits but the sign; FP64's and AMD's are not documented."""
+        if not isinstance(format, Format):
+            raise FormatError(f"{short(format)} is no format. Example: model.nan_of(numsim.FP32)")
         if not self.nan_documented or format == FP64:
             return format.nan_code or 0
         return format.nan_code or 0 if format.specials != "ieee" else format.sign_mask - 1

@@ -40,7 +40,7 @@ class Note(NamedTuple):
 def model_for(chip: Any, instruction: str | None, format: Any, a: Any, b: Any) -> Model:
     """The instruction that is meant. Raises ``InputError`` where the chip has none, or ``format`` is not its own."""
     if instruction is None and not isinstance(chip, Model):
-        formats = [x.format if isinstance(x, Array) else get_format(format or FP16) for x in (a, b)]
+        formats = [x.format if isinstance(x, Array) else get_format(FP16 if format is None else format) for x in (a, b)]
         return default_model(chip, formats[0], formats[1])
     model = get_model(chip, instruction)
     for type_name in (model.a, model.b):

@@ -6,7 +6,7 @@ from typing import Any
 
 from numsim import formats as ground
 from numsim.codebooks import Codebook, get_format
-from numsim.errors import FormatError, InputError, short
+from numsim.errors import FormatError, InputError, short, truth
 from numsim.formats import Format, list_formats
 from numsim.rounding import OVERFLOWS, ROUNDINGS, SUBNORMALS
 from numsim.testing._hypothesis import st
@@ -49,7 +49,8 @@ def formats(
         raise InputError(
             f"max_bits={short(max_bits)}: formats of 3 to 64 bits are drawn. Example: formats(max_bits=16)"
         )
-    if signed not in (None, True, False):
+    named, p3109, user_defined = truth("named", named), truth("p3109", p3109), truth("user_defined", user_defined)
+    if not (signed is None or isinstance(signed, bool)):
         raise InputError(f"signed={short(signed)}: allowed are None, True and False. Example: formats(signed=True)")
     wide = None if within is None else get_format(within)
     if isinstance(wide, Codebook):
@@ -124,7 +125,7 @@ def policies(*, stochastic: bool = False) -> st.SearchStrategy[dict[str, Any]]:
     modes = st.sampled_from([mode for mode in ROUNDINGS if mode != "stochastic"])
     rest = {"overflow": st.sampled_from(OVERFLOWS), "subnormals": st.sampled_from(SUBNORMALS), "nan": st.just("zero")}
     plain = st.fixed_dictionaries({"rounding": modes, **rest})
-    if not stochastic:
+    if not truth("stochastic", stochastic):
         return plain
     drawn = {"rounding": st.just("stochastic"), "seed": st.integers(0, 2**64 - 1)}
     return plain | st.fixed_dictionaries({**drawn, **rest})

@@ -79,7 +79,12 @@ def _look_at(x: Any, name: str, format: Format | Codebook | None) -> Side:
     if isinstance(x, (np.ndarray, np.generic)):
         return _typed(x, name, f"numpy {x.dtype.name}")
     if not isinstance(x, (list, tuple)) and hasattr(x, "__array__"):
-        return _typed(from_torch(np.asarray(x)), name, type(x).__name__)
+        try:
+            array = np.asarray(x)
+        except Exception as error:  # each library has its own
+            raise InputError(f"{name}={short(x)} gives NumPy no array: {short(str(error))}. "
+                             "Example: numsim.array([0.5], 'fp16')") from None  # fmt: skip
+        return _typed(from_torch(array), name, type(x).__name__)
     values = as_values(x)
     whole = [is_whole(leaf) for leaf in _leaves(x)] if format is not None else []
     if format is None or not any(whole):

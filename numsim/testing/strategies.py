@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from numsim.array import Array
 from numsim.codebooks import Codebook, get_format
 from numsim.codes import code_dtype, decode
-from numsim.errors import InputError, RangeError, check_choice, short
+from numsim.errors import InputError, RangeError, check_choice, short, truth
 from numsim.formats import FP64, Format
 from numsim.rounding import Policy, round_rational, with_sign
 from numsim.testing._hypothesis import numpy_strategies, st
@@ -46,8 +46,8 @@ def codes(format: Any, *, allow_nan: bool = True, allow_infinity: bool = True) -
         return st.sampled_from(_readable_codes(format))
     return st.one_of(
         _signed(st.sampled_from(_readable(format)), format),
-        _any(format, allow_nan, allow_infinity),
-        _edges(format, allow_nan, allow_infinity),
+        _any(format, nan := truth("allow_nan", allow_nan), infinity := truth("allow_infinity", allow_infinity)),
+        _edges(format, nan, infinity),
     )
 
 

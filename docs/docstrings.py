@@ -116,6 +116,13 @@ def on_member(app, what, name, obj, skip, options):
     return True if (getattr(obj, "__doc__", None) or "").startswith("Alias for field number") else None
 
 
+def on_missing(app, env, node, content):
+    """A signature's name that is no class may be a type: Sphinx 8.1, the last for Python 3.10, looks for classes only."""
+    if node.get("reftype") == "class":
+        python = env.get_domain("py")
+        return python.resolve_xref(env, node["refdoc"], app.builder, "obj", node["reftarget"], node, content)
+
+
 def on_include(app, path, page, content):
     """Links of an included page to files beside it, as seen from the page that includes it: docs/ mirrors the root."""
     there = (HERE / path).resolve().parent
@@ -137,5 +144,6 @@ def setup(app):
     app.connect("autodoc-process-docstring", on_docstring)
     app.connect("autodoc-process-signature", on_signature)
     app.connect("autodoc-skip-member", on_member)
+    app.connect("missing-reference", on_missing)
     app.connect("include-read", on_include)
     return {"parallel_read_safe": True}

@@ -117,8 +117,8 @@ def on_member(app, what, name, obj, skip, options):
 
 
 def on_missing(app, env, node, content):
-    """A signature's name that is no class may be a type: Sphinx 8.1, the last for Python 3.10, looks for classes only."""
-    if node.get("reftype") == "class":
+    """A name that is no class may be a type: Sphinx 8.1, the last for Python 3.10, looks for classes only."""
+    if node.get("reftype") == "class" and node["reftarget"].startswith("numsim."):
         python = env.get_domain("py")
         return python.resolve_xref(env, node["refdoc"], app.builder, "obj", node["reftarget"], node, content)
 

@@ -249,8 +249,14 @@ class Array(np.lib.mixins.NDArrayOperatorsMixin):
         return to_torch(self)
 
     def __dlpack__(self, **options: Any) -> Any:
-        """The codes, as unsigned integers, for other libraries' ``from_dlpack``."""
-        return self.codes.__dlpack__(**options)
+        """The codes, as unsigned integers, for other libraries' ``from_dlpack``; a copy where a protocol of before 1.0
+        could not say that they are read-only."""
+        try:
+            return self.codes.__dlpack__(**options)
+        except BufferError:
+            if options.get("copy") is False:
+                raise
+            return self.codes.copy().__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return self.codes.__dlpack_device__()

@@ -251,7 +251,10 @@ def read_trace(record: Any, what: str) -> Trace:
 
 def _read_series(x: Any) -> Array | npt.NDArray[np.float64]:
     if set(x) == {"format", "codes"}:
-        return Array(np.array(_integers(x["codes"]), np.uint64), get_format(x["format"]), "read from a file")
+        codes = _integers(x["codes"])
+        if codes and min(codes) < 0:  # (of which NumPy 1 would make large ones)
+            raise ValueError(f"{short(min(codes))} is no code")
+        return Array(np.array(codes, np.uint64), get_format(x["format"]), "read from a file")
     if set(x) != {"values"}:
         raise ValueError("a series has a format and codes, or values")
     texts = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}

@@ -111,6 +111,14 @@ def test_refusals(call, words):
     assert "Example" in str(error.value)
 
 
+def test_dlpack_of_read_only_codes():
+    """DLPack before 1.0, which is what a call without a version asks for, cannot say so: a copy is given."""
+    codes = np.array([0x3C00, 0x4000], np.uint16)
+    codes.flags.writeable = False
+    a = from_codes(codes, "fp16")
+    assert "dltensor" in repr(a.__dlpack__()) and np.from_dlpack(a).tolist() == codes.tolist()
+
+
 def test_dlpack_of_numpy():
     x = np.array([0.5, 2.0], np.float32)
     a = from_dlpack(x)

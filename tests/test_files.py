@@ -286,9 +286,19 @@ def test_what_cannot_be_read(tmp_path):
     with pytest.raises(RecordError, match="has more than"):
         files.read_bytes(tmp_path / "large", 99)
     assert len(files.read_bytes(tmp_path / "large", 100)) == 100
-    for bad in ("", "a\0b"):
-        with pytest.raises(InputError, match="is no path"):
+    for bad in ("", "a\0b", None, 3, b"x", ["x"], "\ud800", "x" * 256, "x/" * 3000):
+        with pytest.raises(InputError, match=r"is no path.*Example") as error:
             files.read_bytes(bad)
+        assert len(str(error.value)) < 300
+
+
+def test_reading_takes_the_memory_of_the_file(tmp_path):
+    (tmp_path / "small").write_bytes(bytes(10))
+    tracemalloc.start()
+    assert files.read_bytes(tmp_path / "small") == bytes(10)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 3 << 20
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")

@@ -1,12 +1,21 @@
 """Bad input to the library: refused with value, rule and a call that works, before any work; nothing raw escapes."""
 
+import io
+import itertools
+import json
+import os
+import tracemalloc
+import zipfile
 from fractions import Fraction
 
 import numpy as np
 import pytest
 
 import numsim
-from numsim import Format, NumsimError, array, decode, encode, from_codes, get_format, round_to
+from numsim import Format, NumsimError, array, decode, encode, experiments, from_codes, get_format, machines, round_to
+from numsim.cli import main
+from numsim.experiments.results import to_dict, to_text
+from numsim.machines.recorded import record_bytes
 
 FIELDS = {"name": "x", "exponent_bits": 5, "fraction_bits": 2, "bias": 15}
 
@@ -105,7 +114,8 @@ def test_arrays_while_subnormals_are_flushed():
 
 UNSIGNED = [  # codes beyond int64's
     Format("a", 11, 53, 1023, signed=False), Format("b", 11, 53, 1023, signed=False, specials="fn", infinities=True),
-    Format("c", 2, 62, 1, signed=False, specials="finite"), Format("d", 4, 60, 7, signed=False, specials="fn", zero=False),
+    Format("c", 2, 62, 1, signed=False, specials="finite"),
+    Format("d", 4, 60, 7, signed=False, specials="fn", zero=False),
     Format("e", 11, 53, 1030, signed=False, specials="finite", subnormals=False),
 ]  # fmt: skip
 
@@ -141,10 +151,10 @@ def test_codes_of_64_bits_without_a_sign(format):
         assert numsim.exact(code, format) == value and numsim.exact(int(encode(value, format)), format) == value
     numbers = [(c, v) for c, (_, v) in zip(codes, values, strict=True) if v is not None]
     x = from_codes(np.array([c for c, _ in numbers], np.uint64), format)
-    for (code, value), (above, larger) in zip(numbers, numbers[1:], strict=False):
+    for (code, value), (above, larger) in itertools.pairwise(numbers):
         if above == code + 1 and value and larger:
             assert numsim.neighbours(code, format)[1] == above and numsim.ulp(code, format) == larger - value
-    assert numsim.less(x[:-1], x[1:]).tolist() == [a < b for (_, a), (_, b) in zip(numbers, numbers[1:], strict=False)]
+    assert numsim.less(x[:-1], x[1:]).tolist() == [a < b for (_, a), (_, b) in itertools.pairwise(numbers)]
     assert np.argsort(x[::-1]).tolist()[0] == len(numbers) - 1 - (format.gap and 2)
 
 
@@ -194,3 +204,150 @@ def test_absurd_thread_counts(monkeypatch):
     for chosen in ("9" * 5000, "0", "-1", "many", ""):
         monkeypatch.setenv("NUMSIM_THREADS", chosen)
         assert 1 <= threads() < 10_000
+
+
+# --- files: whatever they hold, every loader reads them or refuses them, in little memory -----------------------------
+def loaded(path):
+    numsim.load(path)
+
+
+def traced(path):
+    numsim.load_trace(path)
+
+
+def recorded(path):
+    machines.get_machine(f"recorded:{path}")
+
+
+def checked(path):
+    if main(["check", str(path)]) in (2, 4):
+        raise numsim.RecordError("refused")
+
+
+def sound_files(folder):
+    """A file of each kind as it should be, and who reads it."""
+    numsim.save(folder / "arrays.npz", x=array([0.1, 0.2], "bf16"))
+    trace = numsim.Trace("t", [1, 2], {"scale": [4.0, 2.0]}, [numsim.Event(2, "overflow")])
+    trace.save(folder / "trace.json")
+    asked = machines.ask("cast", ["fp32"], "bf16", [np.arange(9, dtype=np.uint32)])
+    (folder / "record.npz").write_bytes(record_bytes([(asked, machines.get_machine("emulated").answer(asked))]))
+    return {"arrays.npz": loaded, "trace.json": traced, "record.npz": recorded}
+
+
+def zipped(**members):
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as writer:
+        for name, content in members.items():
+            writer.writestr(f"{name}.npy", content)
+    return buffer.getvalue()
+
+
+def pickled():
+    buffer = io.BytesIO()
+    np.savez(buffer, record=np.array([print], object), numsim_arrays=np.array([print], object))
+    return buffer.getvalue()
+
+
+def header(shape):
+    text = f"{{'descr': '<u8', 'fortran_order': False, 'shape': {shape}, }}\n".encode()
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text
+
+
+CONTENTS = {
+    "empty": b"",
+    "one byte": b"\0",
+    "text": b"hello",
+    "no UTF-8": b"\xff\xfe\x00",
+    "magic only": b"PK\x03\x04",
+    "null": b"null",
+    "a list": b"[1]",
+    "NaN": b'{"numsim_trace": NaN}',
+    "infinity": b'{"numsim_trace": 1e999}',
+    "a key twice": b'{"a": 1, "a": 2}',
+    "deep": b"[" * 200_000,
+    "deep in a key": b'{"numsim_trace":' * 50_000,
+    "digits": b'{"numsim_trace": ' + b"9" * 100_000 + b"}",
+    "surrogate": b'{"numsim_trace": "\\ud800"}',
+    "layout true": b'{"numsim_trace": true}',
+    "zeros": bytes(1 << 20),
+    "pickled": pickled(),
+    "bomb": zipped(record=bytes(1 << 26), numsim_arrays=bytes(1 << 26)),
+    "huge shape": zipped(record=header("(9999999999, 9999999999)"), numsim_arrays=header("(9999999999,)")),
+    "many axes": zipped(record=header(f"({'0, ' * 40})"), numsim_arrays=header(f"({'0, ' * 40})")),
+    "a path": zipped(**{"../../evil": header("(0,)")}),
+    "a bare header": zipped(record=header("(0,)"), numsim_arrays=header("(0,)")),
+}
+
+
+@pytest.mark.parametrize("what", CONTENTS)
+def test_hostile_contents_for_every_loader(what, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(numsim.files, "MAX_CONTENT", 1 << 25)  # so that the bomb may be small
+    for suffix, read in itertools.product((".npz", ".json"), (loaded, traced, recorded, checked)):
+        (tmp_path / f"x{suffix}").write_bytes(CONTENTS[what])
+        tracemalloc.start()
+        with pytest.raises(NumsimError):
+            read(tmp_path / f"x{suffix}")
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < 16e6, (read.__name__, peak)
+    assert "Traceback" not in "".join(capsys.readouterr())
+
+
+@pytest.mark.parametrize("name", ["arrays.npz", "trace.json", "record.npz"])
+def test_flipped_bits_and_cut_ends(name, tmp_path, capsys):
+    read = sound_files(tmp_path)[name]
+    content = (tmp_path / name).read_bytes()
+    read(tmp_path / name)
+    rng = np.random.default_rng(len(content))
+    cases = [content[:n] for n in range(0, len(content), -(-len(content) // 40))]
+    for place, bit in zip(rng.integers(0, len(content), 160).tolist(), itertools.cycle(range(8)), strict=False):
+        changed = bytearray(content)
+        changed[place] ^= 1 << bit
+        cases.append(bytes(changed))
+    refused = 0
+    for case in cases:
+        (tmp_path / name).write_bytes(case)
+        for who in (read, checked):
+            try:
+                who(tmp_path / name)
+            except NumsimError:
+                refused += 1
+    assert refused > len(cases) // 2 and "Traceback" not in "".join(capsys.readouterr())
+
+
+def test_changed_results(tmp_path, capsys):
+    """Every entry of a result replaced by some JSON value: the check says so, or refuses it."""
+    session = experiments.Session(machines.get_machine("emulated"))
+    swamping = experiments.get_experiment("swamping")
+    found = swamping.run(session, **{**swamping.defaults, "terms": 64})
+    result = json.loads(to_text(to_dict(swamping, found, session, [])))
+    odd = itertools.cycle((None, -1, [[]], "\u202e", {"a": [None]}, 10**24, True))
+    for key, value in zip(result, odd, strict=False):
+        (tmp_path / "x.json").write_text(json.dumps({**result, key: value}))
+        assert main(["check", str(tmp_path / "x.json")]) in (0, 1, 2, 4), (key, value)
+    assert "Traceback" not in "".join(capsys.readouterr())
+
+
+@pytest.mark.skipif(os.name != "posix", reason="links and rights of POSIX")
+def test_what_is_no_ordinary_file(tmp_path, monkeypatch):
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    for name, target in (("loop", "loop"), ("dangling", "none"), ("to a folder", "folder"), ("to a pipe", "pipe")):
+        (tmp_path / name).symlink_to(tmp_path / target)
+    for name in ("folder", "pipe", "loop", "dangling", "to a folder", "to a pipe", "none", "folder/none", "pipe/none"):
+        for read in (loaded, traced, recorded, checked):
+            with pytest.raises(NumsimError):
+                read(tmp_path / name)
+    sound = sound_files(tmp_path)
+    for name, read in sound.items():
+        (tmp_path / "link").unlink(missing_ok=True)
+        (tmp_path / "link").symlink_to(tmp_path / name)
+        read(tmp_path / "link")  # a link to a sound file is one
+
+    def refuse(*args, **kwargs):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("builtins.open", refuse)  # the tests may run as root, whom no file refuses
+    for name, read in sound.items():
+        with pytest.raises(NumsimError, match="permission denied"):
+            read(tmp_path / name)

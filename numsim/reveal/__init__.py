@@ -166,7 +166,7 @@ def _reveal(name: str, ix: Interface, answered: Callable[[Sequence[Codes]], Any]
     for probe, sums in sums_for(ix).items():
         try:
             found = np.asarray(answered(sums.arrays))
-        except ValueError as error:
+        except Exception as error:
             if isinstance(error, NumsimError):
                 raise
             raise InputError(f"the unit returned no array of codes, or failed: {short(str(error))}.") from error

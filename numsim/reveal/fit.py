@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from numsim.codes import decode
-from numsim.errors import UnavailableError
+from numsim.errors import InputError, UnavailableError, short
 from numsim.formats import Format
 from numsim.machines.question import MMA
 from numsim.machines.recorded import Record
@@ -145,6 +145,8 @@ def eliminate(record: Record) -> list[Elimination]:
 
     Raises ``UnavailableError`` where it holds none. ``reveal`` does the same with a machine and questions of its own.
     """
+    if not isinstance(record, Record):
+        raise InputError(f"{short(record)} is no record. Example: numsim.machines.get_machine('x.npz').record")
     found: dict[Any, list[tuple[str, Arrays, npt.NDArray[Any]]]] = {}
     for q, answer in record.answers:
         if q.operation == MMA:

@@ -155,7 +155,9 @@ def reveal_unit(
         raise InputError(f"scale={short(scale)}, scale_block={short(scale_block)}: both, and k a multiple, or neither.")
     d = type_of(d_type, "d_type")
     c = d if c_type is None else type_of(c_type, "c_type")
-    interface = Interface(type_of(a_type, "a_type"), type_of(b_type, "b_type"), c, d, k, scale, scale_block)
+    a, b = type_of(a_type, "a_type"), type_of(b_type, "b_type")
+    _check_operands(a_type=a, b_type=b, c_type=c, d_type=d)
+    interface = Interface(a, b, c, d, k, scale, scale_block)
     return _reveal("a unit", interface, lambda arrays: unit(*(x.copy() for x in arrays)))
 
 
@@ -199,13 +201,17 @@ def _model(who: Any, format: Any, output: Any, chip: Any, instruction: str | Non
     return default_model(chip, operand, operand, None if output is None else type_of(output, "output"))
 
 
+def _check_operands(**types: str) -> None:
+    for what, t in types.items():
+        if not (TYPES[t].signed and TYPES[t].zero):
+            raise InputError(f"{what}={short(t)}: that is a format of block scales. {_EXAMPLE}")
+
+
 def _library(format: Any, output: Any) -> Interface:
     """Operands of one format, as libraries multiply them."""
     name = type_of("fp16" if format is None else format, "format")
     d = name if output is None else type_of(output, "output")
-    for what, t in (("format", name), ("output", d)):
-        if not (TYPES[t].signed and TYPES[t].zero):
-            raise InputError(f"{what}={short(t)}: that is a format of block scales. {_EXAMPLE}")
+    _check_operands(format=name, output=d)
     return Interface(name, name, d, d, LIBRARY_K)
 
 

@@ -102,13 +102,12 @@ def type_of(name: Any, what: str = "a_type") -> str:
     >>> type_of("tf32"), type_of("fp16"), type_of("e4m3fnuz")
     ('tf32', 'f16', 'fp8')
     """
-    types = {t: f for t, f in TYPES.items() if f.signed}  # the others are of scales
-    if isinstance(name, str) and name in types:
+    if isinstance(name, str) and name in TYPES:
         return name
     format = get_format(name)
-    found = [t for t, f in types.items() if f == format]
+    found = [t for t, f in TYPES.items() if f == format]
     if not found:
-        raise InputError(f"{what}={short(name)}: allowed are {', '.join(types)}, or their formats' names.")
+        raise InputError(f"{what}={short(name)}: allowed are {', '.join(TYPES)}, or their formats' names.")
     return found[0]
 
 

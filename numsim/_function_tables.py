@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from numsim.arithmetic import result_policy
+from numsim.arithmetic import convert, result_policy
 from numsim.codes import Codes, classify, code_dtype
 from numsim.elementary import evaluate
 from numsim.errors import InputError
@@ -30,7 +30,7 @@ from numsim.files import cache_home, write_atomic
 from numsim.formats import FP64, Format
 from numsim.kernels import _pool
 from numsim.random import Draw
-from numsim.rounding import Policy, convert, round_rational
+from numsim.rounding import Policy, round_rational
 from numsim.values import Rational, to_rational
 
 _BLOCK = 1 << 18  # look-ups that go together: NumPy makes 64-bit indices of them first

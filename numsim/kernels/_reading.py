@@ -71,9 +71,10 @@ def read(codes, out, numbers):  # type: ignore[no-untyped-def]
         code = np.uint64(codes[j])
         a = code & r.magnitude
         word = as_bits(np.float64(np.int32(a)) * unit) if a < r.normal else (a << r.shift) + r.base
-        word = _NAN if a > r.max or code == r.minus_zero else word
         word = _INFINITY if a == r.infinity else word
-        out[j] = as_float(word | (code & r.sign) << r.sign_shift)
+        word |= (code & r.sign) << r.sign_shift
+        word = _NAN if (a > r.max and a != r.infinity) or code == r.minus_zero else word
+        out[j] = as_float(word)
 
 
 def flushes_inputs(policy: Policy) -> bool:

@@ -1,4 +1,4 @@
-"""Twin of ``numsim.codes``: many codes as the float64 numbers that they stand for; why it is exact says ``_reading.py``."""
+"""Twin of ``numsim.codes``: many codes as the float64 numbers that they stand for. Why it is exact: ``_reading.py``."""
 
 from __future__ import annotations
 

@@ -52,7 +52,6 @@ def test_every_kind_comes_up():
         ({"p3109": False}, lambda f: not f.name.startswith("binary")),
         ({"max_bits": 4, "signed": False, "user_defined": False}, lambda f: f.bits <= 4 and not f.signed),
     ],
-    ids=str,
 )
 def test_restricted(options, holds):
     assert all(map(holds, drawn(formats(**options), 80)))

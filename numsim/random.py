@@ -56,6 +56,9 @@ def _bits(seed: int, counter: int) -> int:
 def bits_from(seed: int, start: int, count: int) -> npt.NDArray[np.uint32]:
     """``bits(seed, i)`` for ``count`` counters i from ``start`` on, in one array.
 
+    Stochastic rounding with the same seed draws these very bits: data made of them need another seed, or each number's
+    rounding follows from the number.
+
     >>> [hex(x) for x in bits_from(7, 0, 3)]
     ['0xc63b7155', '0x48cf60bc', '0x243d815d']
     """

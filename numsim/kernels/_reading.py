@@ -39,7 +39,9 @@ class Reader(NamedTuple):
 
 def reads(format: Format) -> bool:
     """Whether ``read`` knows this format: codes of up to 32 bits, no number near the ends of float64."""
-    return format.bits <= 32 and format.emin - format.fraction_bits > -1000 and format.emax < 1000
+    if format.gap and format.specials == "fnuz":
+        return False  # many codes with a sign bit are +0 there
+    return format.bits <= 32 and -1000 < format.emin - format.fraction_bits < 1000 and format.emax < 1000
 
 
 @lru_cache(maxsize=256)

@@ -35,7 +35,8 @@ def suits(plan: Plan, draw: Draw | None) -> bool:
     rounded = [plan.accumulator] if plan.product is None else [plan.accumulator, plan.product]
     if not rounds_to_nearest():
         return False
-    if any(f.nan_code is None for f in rounded) and any(f.nan_code is not None for f in (*plan.inputs, *rounded)):
+    special = any(f.nan_code is not None or f.infinities for f in (*plan.inputs, *rounded))
+    if special and any(f.nan_code is None for f in rounded):
         return False  # a NaN may have nowhere to go: the reference says so
     if not all(f.signed and f.zero and f.fraction_bits for f in (*plan.inputs, *rounded)):
         return False  # (without a fraction the parity of the code is not that of the significand)

@@ -290,6 +290,16 @@ def test_accumulators_without_nan(order, nan):
         assert_twins(accumulate.sums, [codes] * len(plan.inputs), plan)
 
 
+@pytest.mark.parametrize("order", ["sequential", "kahan", "double-word"])
+def test_infinities_without_nan(order):
+    """Infinities of both signs, given or from an overflow on the way, where no format has a NaN for their sum."""
+    format = Format("no_nan", 4, 3, 7, specials="finite", infinities=True)
+    codes = np.array([[0x7F, 0xFF, 0x38], [0x7E, 0x7E, 0xFF], [0x38, 0x30, 0xB8]], np.uint8)
+    for row in codes:
+        assert_twins(accumulate.sums, [row[None]], Plan((format,), format, None, order))
+        assert_twins(accumulate.sums, [row[None]] * 2, Plan((format, format), format, format, order))
+
+
 @pytest.mark.parametrize("nan", ["zero", "max"])
 def test_products_that_become_nan(nan):
     """28 times 28 is past the top of E4M3: a NaN product of finite formats, and E2M1 has no code for it."""

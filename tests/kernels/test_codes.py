@@ -13,7 +13,9 @@ pytestmark = pytest.mark.skipif(kernels.why_not() is not None, reason=str(kernel
 OWN = [
     Format("unsigned", 5, 6, 20, signed=False),
     Format("without-subnormals", 4, 3, 7, subnormals=False),
+    Format("one-zero", 4, 3, 7, specials="fnuz", subnormals=False),  # whose other codes below the normal numbers are +0
     Format("fixed-point", 0, 7, 3, specials="finite"),
+    Format("nothing-but-zero", 0, 1, -1100, specials="fn"),
     Format("near-the-ends", 11, 20, 1023),  # which the kernel leaves to the reference
 ]
 FORMATS = [*numsim.list_formats(), *(numsim.get_format(n) for n in ("binary8p3se", "binary11p1uf", "e5m26")), *OWN]

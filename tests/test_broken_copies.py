@@ -307,7 +307,7 @@ MISTAKES = {
     "kernels/_reading.py": [
         ("nothing flushed", "unit = 0.0 if flush or not format.subnormals", "unit = 0.0 if not format.subnormals",
          POLICIES),
-        ("the largest number is NaN", "_NAN if a > r.max", "_NAN if a >= r.max", MPFR),
+        ("the largest number is NaN", "_NAN if (a > r.max", "_NAN if (a >= r.max", MPFR),
         ("-0 for NaN", "or code == r.minus_zero else", "else",
          calls(test_arithmetic.test_special_cases, ("e4m3fnuz", SLOW))),
         ("infinity is NaN", "if a == r.infinity else word", "if a > r.infinity else word", SPECIAL),

@@ -201,7 +201,7 @@ def _decode(codes: Codes, format: Format) -> npt.NDArray[np.float64]:
         values = np.where(magnitude == format.infinity_code, np.inf, values)
     negative = (codes & np.uint64(format.sign_mask)) != 0
     if format.specials == "fnuz":
-        negative &= rank > 0
+        negative &= (rank > 0) | (magnitude > format.max_code)
     values = np.where(negative, -values, values)
     return np.asarray(np.where(_is_nan(codes, magnitude, format), np.nan, values))
 

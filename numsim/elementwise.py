@@ -259,7 +259,8 @@ def _next(name: str, x: Any, up: bool) -> Array:
     least = word(1 << format.fraction_bits if format.gap else 1)
     zero = (magnitude < least) & format.zero
     negative = np.where(zero, format.signed and not up, negative)
-    outwards = np.where(zero, least, magnitude + (magnitude < word(format.top_code)).astype(magnitude.dtype))
+    first = least if least <= format.top_code else word(0)  # where zero is the only number
+    outwards = np.where(zero, first, magnitude + (magnitude < word(format.top_code)).astype(magnitude.dtype))
     inwards = np.where(magnitude <= least, 0, magnitude - (magnitude > 0).astype(magnitude.dtype))
     moved = np.where(negative != up, outwards, np.where(zero, magnitude, inwards)).astype(magnitude.dtype)
     codes = _signed(moved, negative, format)

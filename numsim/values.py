@@ -83,10 +83,8 @@ def rational(x: Any) -> Rational:
         return to_rational(int(x.view(np.uint32)), FP32)
     if isinstance(x, (np.floating, Decimal)):
         if isinstance(x, Decimal):
-            if x.is_finite() and x and abs(x.adjusted()) >= 10_000:  # it would become an integer of that many digits
-                raise InputError(
-                    f"{short(str(x))}: exponents of five digits and more are not read; formats end before."
-                )
+            if x.is_finite() and x and abs(x.adjusted()) >= _ENDS:
+                raise InputError(f"{short(str(x))}: exponents from {_ENDS} on are not read; formats end before.")
             sign, nan, infinite = int(x.is_signed()), x.is_nan(), x.is_infinite()
         else:
             sign, nan, infinite = int(bool(np.signbit(x))), bool(x != x), bool(np.isinf(x))
@@ -107,6 +105,7 @@ def rational(x: Any) -> Rational:
     raise InputError(f"{short(x)} ({type(x).__name__}) is no number. {_EXAMPLE}")
 
 
+_ENDS = 40_000  # 10^39456 is the largest power that a format holds; a number becomes an integer of as many digits
 _HEX = re.compile(r"([+-]?)0x([0-9a-f]*)\.?([0-9a-f]*)(?:p([+-]?\d{1,6}))?", re.IGNORECASE)
 
 
@@ -115,17 +114,15 @@ def _parse(text: str) -> Any:
     if match := _HEX.fullmatch(text):  # by hand: float.fromhex rounds
         sign, whole, part, power = match.groups()
         exponent = int(power or 0) - 4 * len(part)
-        if whole + part and abs(exponent) < 100_000:
+        if whole + part and abs(exponent) < 4 * _ENDS:
             n = int(whole + part, 16)
             n, d = (n << exponent, 1) if exponent >= 0 else (n, 1 << -exponent)
             return Rational(int(sign == "-"), n, d)
     else:
         try:
             x = Decimal(text)
-            if x.is_finite() and x and abs(x.adjusted()) >= 10_000:  # it would become an integer of that many digits
-                raise InputError(
-                    f"{short(text)}: exponents of five digits and more are not read; every format ends before."
-                )
+            if x.is_finite() and x and abs(x.adjusted()) >= _ENDS:
+                raise InputError(f"{short(text)}: exponents from {_ENDS} on are not read; every format ends before.")
             return x
         except InvalidOperation:
             pass

@@ -168,6 +168,15 @@ def test_layout():
     assert to_decimal(numsim.array(2.0**-149, "fp32"), exact=True).endswith("125e-45")
 
 
+@pytest.mark.parametrize("bias", [60000, -60000])
+def test_formats_far_out(bias):
+    """10^18062 and 10^-18061 are read back, and so are hexadecimal numbers."""
+    format = numsim.Format("far", 2, 1, bias)
+    x = numsim.from_codes(np.arange(6, dtype=np.uint8), format)
+    assert np.array_equal(numsim.encode(to_decimal(x).tolist(), format), x.codes)
+    assert numsim.encode(f"0x1p{1 - bias}", format) == 2
+
+
 def test_shapes():
     x = numsim.array(np.arange(6).reshape(2, 3) / 8, "fp16")
     assert to_decimal(x).tolist() == [["0.0", "0.125", "0.25"], ["0.375", "0.5", "0.625"]]

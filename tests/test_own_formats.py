@@ -135,6 +135,17 @@ def test_every_mode(fields, rounding):
     assert numsim.encode(floats, format, rounding=rounding, **chance).tolist() == wanted * 2
 
 
+@pytest.mark.parametrize(
+    "format", [Format("zero", 0, 1, 1, specials="fn"), Format("zero", 1, 0, 1, specials="fnuz", infinities=True)]
+)
+def test_no_number_but_zero(format):
+    """Beside it NaN, or infinities and NaN: the next number is no NaN, and -inf is below zero."""
+    up, down = numsim.next_up(numsim.array(0.0, format)), numsim.next_down(numsim.array(0.0, format))
+    values = [float(up), float(down)]
+    assert values == ([0.0, 0.0] if format.infinity_code is None else [float("inf"), float("-inf")])
+    assert numsim.encode(values, format).tolist() == [int(up.codes), int(down.codes)]
+
+
 def test_without_subnormals():
     format = Format("no", 5, 10, 15, subnormals=False)
     assert format.least == format.least_normal == p2(-14) and not format.subnormals

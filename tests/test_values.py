@@ -95,7 +95,7 @@ OBJECTS = [None, b"0.1", {}, set(), object(), iter([1.0]), range(3), [1, None], 
 NO_NUMBER = [
     *[(x, "is no number") for x in (*WORDS, *OBJECTS, np.array(["x"]), np.array([b"x"]))],
     (1j, "is complex"), ([1, 1j], "is complex"), (np.complex64(1), "complex64"), (np.array([1j]), "complex128"),
-    ("1e99999", "exponents of five digits"), ("1e-00012345678901", "five digits"), ("1E+10000", "five digits"),
+    ("1e99999", "exponents from 40000"), ("1e-00012345678901", "from 40000"), ("1E+40000", "from 40000"),
     (np.array([None]), "array of dtype object"), (np.array([Fraction(1, 2)]), "array of dtype object"),
     (np.array(["2020-01-01"], "M8[D]"), "array of dtype datetime64"), (np.array([1], "m8[s]"), "dtype timedelta64"),
     (np.zeros(2, "f4,f4"), "array of dtype void"), ([1, [2, 3]], "unequal lengths"), ([[1, 2], [3]], "unequal lengths"),
@@ -108,13 +108,13 @@ def test_no_number(value, message):
     for call in (numsim.encode, numsim.round_to, numsim.array):
         with pytest.raises(InputError, match=message) as error:
             call(value, "fp16")
-        assert "Example: " in str(error.value) or "write it like" in str(error.value) or "five digits" in message
+        assert "Example: " in str(error.value) or "write it like" in str(error.value) or "from 40000" in message
 
 
-@pytest.mark.parametrize("text", ["1e1_0000", "1e\u0661\u0660\u0660\u0660\u0660"])
+@pytest.mark.parametrize("text", ["1e4_0000", "1e\u0664\u0660\u0660\u0660\u0660"])
 def test_exponents_in_disguise(text):
     """Decimal reads underscores and the digits of all scripts."""
-    with pytest.raises(InputError, match="five digits"):
+    with pytest.raises(InputError, match="from 40000"):
         numsim.encode(text, "fp16")
 
 

@@ -214,14 +214,14 @@ class Format:
         return 0 if self.gap and rank < 1 << self.fraction_bits else rank
 
     def magnitude(self, rank: int) -> Fraction:
-        """The exact value at a rank; ranks past ``max_rank`` continue the grid.
+        """The exact value at a rank; ranks past ``max_rank`` continue the grid, up to 2^17 binades.
 
         >>> from numsim import E4M3
         >>> [str(E4M3.magnitude(E4M3.max_rank + i)) for i in (-1, 0, 1, 2)]
         ['416', '448', '480', '512']
         """
-        if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < 4 << self.magnitude_bits:
-            raise FormatError(f"rank {short(rank)}: an integer from 0 to {(4 << self.magnitude_bits) - 1} is needed. "
+        if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < 1 << 17 + self.fraction_bits:
+            raise FormatError(f"rank {short(rank)}: an integer from 0 to 2^{17 + self.fraction_bits} - 1 is needed. "
                               "Example: numsim.E4M3.magnitude(3)")  # fmt: skip
         return Fraction(*self.ratio(rank))
 

@@ -181,6 +181,11 @@ def wrapped(text, indent=""):
     return textwrap.wrap(text, 80, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
+def short(x, digits=2):
+    """Some digits and no exponent: 0.0078, 1.2, 110, 2000."""
+    return f"{float(f'{x:.{digits}g}'):.12g}"
+
+
 def lines(table, count, samples, faster):
     """The table and what is to be said of differences; who is faster is added to a list."""
     yield from (f"## {table.title}", "")
@@ -196,15 +201,15 @@ def lines(table, count, samples, faster):
         for name, r in rate.items():
             total, bad, examples = different.get(name, (0, 0, []))
             bits = "" if name.startswith("numsim") else "?" if not total else f"{bad} of {total}" if bad else "none"
-            copies = "" if table.work == "matmul" else f"{copy / r:.2g}"
-            yield f"| {case} | {name} | {r:.3g} | {r / ours:.2g} | {copies} | {bits} |"
+            copies = "" if table.work == "matmul" else short(copy / r)
+            yield f"| {case} | {name} | {short(r, 3)} | {short(r / ours)} | {copies} | {bits} |"
             if examples:
                 notes.setdefault(name, []).append(f"{case}: {examples[0]}")
             if r > 1.1 * ours and not name.startswith("numsim"):
                 but = f", {bad} of {total} differ" if bad else ""
                 faster.append(f"{table.title}, {case}: {name}, {r / ours:.1f} times{but}")
         if table.work != "matmul":
-            yield f"| {case} | (copy) | {copy:.3g} | {copy / ours:.2g} | 1 | |"
+            yield f"| {case} | (copy) | {short(copy, 3)} | {short(copy / ours)} | 1 | |"
     yield ""
     for name, seen in notes.items():
         reasons = getattr(libraries()[name.split()[0]], "REASONS", {})

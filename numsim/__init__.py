@@ -39,7 +39,15 @@ from numsim.elementwise import (
     total_order,
     unordered,
 )
-from numsim.errors import FormatError, InputError, NumsimError, RangeError, RecordError, UnavailableError
+from numsim.errors import (
+    FormatError,
+    InputError,
+    NumsimError,
+    RangeError,
+    RecordError,
+    UnavailableError,
+    UndefinedError,
+)
 from numsim.events import Events
 from numsim.explain import Explanation, explain
 from numsim.formats import (
@@ -118,6 +126,7 @@ __all__ = [
     "SumTrace",
     "Trace",
     "UnavailableError",
+    "UndefinedError",
     "__version__",
     "abs",
     "add",

@@ -1,7 +1,7 @@
 """Number formats as data: those with a name, by their standards, and how a name is read.
 
-Adding a format is adding a row to the table below. The formats of the IEEE P3109 draft (interim report 4.0, June 2026:
-a draft, subject to change) are rows of two lines, for their names say everything: ``_p3109``. Its words for overflow:
+The names of the formats of the IEEE P3109 draft (interim report 4.0, June 2026: a draft, subject to change) say all of
+them: ``binary8p3se`` has 8 bits, a precision of 3, a sign, and infinities (extended). The draft's words for overflow:
 SatFinite is ``overflow="saturate"``, SatPropagate "saturate-finite", OvfInf "ieee". Where they part: finite formats
 saturate in the draft under all three, here only under "saturate"; unsigned ones take what is below zero to 0 there, to
 NaN here; ToOdd with OvfInf gives infinity in signed formats there, the largest number here.

@@ -347,7 +347,9 @@ def ask(operation: str, inputs: Sequence[Any], output: Any, arrays: Sequence[Any
     try:
         arrays = tuple(np.array(np.asarray(a)) for a in arrays)
     except (TypeError, ValueError, OverflowError, RuntimeError):  # (RuntimeError: a torch tensor with a gradient)
-        raise InputError(f"{operation}: regular arrays of codes are needed. Example: [[0x3c00, 0x4000]]") from None
+        raise InputError(
+            f"{operation}: regular arrays of codes are needed. Example: [numsim.array([1.0, 2.0], 'fp16').codes]"
+        ) from None
     return Question(operation, tuple(get_format(f) for f in inputs), get_format(output), arrays, options)
 
 

@@ -43,7 +43,7 @@ _HOW = 1000  # characters; the order of a sum can be a tree of thousands of plac
 _EXAMPLE = "Example: numsim.save('x.npz', x=numsim.array([0.1, 0.2], 'bf16'))"
 
 
-def save(path: Path | str, /, **arrays: Array) -> Path:
+def save(path: Path | str, /, *unnamed: Any, **arrays: Array) -> Path:
     """Write Arrays into one file, under the names of the keywords; ``load`` reads them.
 
     Rules: codes are kept bit by bit, NaN payloads and -0 as well, with shape, format and ``how`` (its first thousand
@@ -61,6 +61,8 @@ def save(path: Path | str, /, **arrays: Array) -> Path:
     {'x': numsim.array([1.0, -0.0], 'fp16')}
     """
     check_path(path)
+    if unnamed:
+        raise InputError(f"{short(unnamed[0])} has no name. {_EXAMPLE}")
     for name, x in arrays.items():
         if not isinstance(x, Array):
             raise InputError(f"{name}={short(x)} ({type(x).__name__}) is no Array. {_EXAMPLE}")

@@ -159,5 +159,7 @@ def get_format(x: Any) -> Format:
     names = [*_BY_NAME, *_ALIASES]
     near = _HINTS.get(name) or " or ".join(difflib.get_close_matches(name, names, n=3, cutoff=0.5))
     known = ", ".join("e4m3" if n == "e4m3fn" else n for n in _BY_NAME)
-    hint = f"did you mean {near}?" if near else f"known are {known} and any eXmY."
+    if name.startswith(("binary", "p3109")):
+        near = near or "binary8p3se (8 bits, precision 3, s or u: signed or not, e or f: with infinities or not)"
+    hint = f"did you mean {near}?" if near else f"known are {known}, any eXmY, and P3109's such as binary8p3se."
     raise FormatError(f"unknown format {short(x)}: {hint} Example: numsim explain 0.1 --format e4m3")

@@ -175,3 +175,9 @@ def test_what_is_no_format_of_the_draft(name):
         get_format(name)
     with pytest.raises(FormatError, match="unknown format"):
         get_format(name[:-1])
+
+
+@pytest.mark.parametrize("name", ["binary8p3", "p3109", "binary8"])
+def test_half_a_name_is_told_the_rest(name):
+    with pytest.raises(numsim.FormatError, match=r"binary8p3se \(8 bits, precision 3, s or u"):
+        numsim.get_format(name)

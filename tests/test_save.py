@@ -151,6 +151,12 @@ def test_what_is_not_saved(arrays, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_an_array_without_a_name(tmp_path):
+    with pytest.raises(InputError, match=r"has no name\. Example: numsim\.save\('x\.npz', x="):
+        save(tmp_path / "x.npz", array(1.0, "fp16"))
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("path", [5, None, b"x", "", " ", "a\0b", ["x"], object()])
 def test_no_path(path):
     for call in (lambda: save(path, x=array(1.0, "fp16")), lambda: load(path)):

@@ -154,7 +154,7 @@ FUNCTIONS = [  # whatever NumPy sends through __array_function__
     for name, f in sorted(vars(room).items())
     if type(f).__name__ == "_ArrayFunctionDispatcher" or hasattr(f, "__wrapped__")
 ]
-TEXT = ("array2string", "array_repr", "array_str", "printoptions", "errstate")
+TEXT = ("array2string", "array_repr", "array_str", "printoptions", "errstate", "_no_nep50_warning")
 M = array([[1.0, 2.0], [0.1, -3.0]], "bf16")
 MASK = [[True, False], [False, True]]
 CALLS = {  # of functions that take something else

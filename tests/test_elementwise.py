@@ -566,12 +566,13 @@ def digests():
         x, y = arrays(name, *all_pairs(spec))
         every = numsim.from_codes(np.arange(1 << spec.bits, dtype=np.uint8), name)
         for operation in [*OPERATIONS, "round_to_integral"]:
-            if operation in ("fma", "scale_b"):
-                continue  # three operands; an integer
-            unary = ARITY.get(operation) == 1 or operation == "round_to_integral"
+            if ARITY.get(operation) == 1 or operation == "round_to_integral":
+                operands = [every]
+            else:
+                others = {"fma": [y, y[::-1]], "scale_b": [y.codes.astype(int) - spec.bias]}
+                operands = [x, *others.get(operation, [y])]
             options = {} if operation == "round_to_integral" else nan_option(spec)
-            results = [getattr(numsim, operation)(*([every] if unary else [x, y]), rounding=mode, **options).codes
-                       for mode in oracle.MODES]  # fmt: skip
+            results = [getattr(numsim, operation)(*operands, rounding=mode, **options).codes for mode in oracle.MODES]
             yield " ".join([name, operation, *(hashlib.sha256(c.tobytes()).hexdigest()[:12] for c in results)])
 
 
@@ -593,4 +594,5 @@ def test_digests_of_the_reference():
 
 if __name__ == "__main__":
     print("# 12 digits of SHA-256 of all results, x in order, for each x all y; modes: " + " ".join(oracle.MODES))  # noqa: T201
+    print("# fma: x y + z, where z are all y in reverse; scale_b: by the code of y minus the bias")  # noqa: T201
     print("\n".join(digests()))  # noqa: T201

@@ -123,7 +123,9 @@ def test_dlpack_of_numpy():
     x = np.array([0.5, 2.0], np.float32)
     a = from_dlpack(x)
     assert a.format is numsim.FP32 and np.shares_memory(a.codes, x)
-    assert np.from_dlpack(a).tolist() == a.codes.tolist() and np.shares_memory(np.from_dlpack(a), x)
+    assert np.from_dlpack(a).tolist() == a.codes.tolist()
+    if np.lib.NumpyVersion(np.__version__) >= "2.1.0":  # whose DLPack is 1.0: read-only codes need no copy
+        assert np.shares_memory(np.from_dlpack(a), x)
     assert from_dlpack(a, "fp32").codes.tolist() == a.codes.tolist()
 
 

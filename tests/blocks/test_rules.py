@@ -127,8 +127,8 @@ def test_the_four_mx_rules_for_e4m3(row):
 def test_even_has_the_threshold_of_the_element(element, top, up):
     below = np.nextafter(np.float32(up), np.float32(0))
     assert [byte("even", x * 2.0**top, element) for x in (1.0, below, up, 2.0)] == [127, 127, 128, 128]
-    largest = float(ELEMENTS[element].max)
-    assert [byte("rceil", x, element) for x in (largest, np.nextafter(np.float32(largest), np.inf))] == [127, 128]
+    largest = np.float32(ELEMENTS[element].max)
+    assert [byte("rceil", x, element) for x in (largest, np.nextafter(largest, np.float32(np.inf)))] == [127, 128]
     assert [byte("ceil", 2.0**top * x, element) for x in (1, 1 + 2.0**-23)] == [127, 128]
 
 

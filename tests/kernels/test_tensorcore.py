@@ -40,7 +40,7 @@ def numbers(type_name, low, high, shape, rng, fraction=None):
     field = np.clip(rng.integers(low, high + 1, shape), 0, f.max_code >> f.fraction_bits)
     bits = rng.integers(0, 1 << f.fraction_bits, shape) if fraction is None else fraction
     codes = np.minimum((field << f.fraction_bits) | bits, f.max_code)
-    codes = codes | np.where(rng.integers(0, 2, shape) == 1, f.sign_mask, 0)
+    codes = codes.astype(np.uint64) | np.where(rng.integers(0, 2, shape) == 1, np.uint64(f.sign_mask), np.uint64(0))
     if f.specials == "fnuz":
         codes = np.where(codes == f.sign_mask, 0, codes)  # there the negative zero is NaN
     return as_words(codes, type_name, rng)

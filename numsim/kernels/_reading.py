@@ -41,6 +41,8 @@ def reads(format: Format) -> bool:
     """Whether ``read`` knows this format: codes of up to 32 bits, no number near the ends of float64."""
     if format.gap and format.specials == "fnuz":
         return False  # many codes with a sign bit are +0 there
+    if format.fraction_bits > 31:
+        return False  # more units than an int32 counts
     return format.bits <= 32 and -1000 < format.emin - format.fraction_bits < 1000 and format.emax < 1000
 
 

@@ -15,6 +15,7 @@ OWN = [
     Format("without-subnormals", 4, 3, 7, subnormals=False),
     Format("one-zero", 4, 3, 7, specials="fnuz", subnormals=False),  # whose other codes below the normal numbers are +0
     Format("fixed-point", 0, 7, 3, specials="finite"),
+    Format("fixed-point32", 0, 32, 3, signed=False, specials="finite"),  # whose units fill 32 bits: to the reference
     Format("nothing-but-zero", 0, 1, -1100, specials="fn"),
     Format("near-the-ends", 11, 20, 1023),  # which the kernel leaves to the reference
 ]

@@ -133,6 +133,11 @@ class Draw:
             return int(self.given[i])
         return _bits(self.seed, self.position + i) >> (32 - self.r)
 
+    def after(self, used: int) -> Draw:
+        """The draws that follow the first ``used`` ones."""
+        given = None if self.given is None else self.given[used:]
+        return Draw(self.r, self.seed, self.position + used, given)
+
 
 def make_draw(count: int, seed: Any, random_bits: Any, sr_bits: int | None, shape: tuple[int, ...]) -> Draw:
     """Check the options of a stochastic call and reserve ``count`` draws."""

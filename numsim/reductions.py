@@ -198,7 +198,7 @@ def mean(
     whole = FP32 if n <= 1 << 24 else FP64
     count = np.broadcast_to(encode(n, whole), total.shape)
     formats = [plan.accumulator, whole]
-    result = compute("div", [total, count], formats, plan.accumulator, plan.policy, _after(draw, used))
+    result = compute("div", [total, count], formats, plan.accumulator, plan.policy, draw and draw.after(used))
     return Array(result, plan.accumulator, f"{plan.how}, divided by {n} and rounded to {plan.accumulator}")
 
 
@@ -245,10 +245,10 @@ def norm(
     used, outputs = codes.size * plan.uses, math.prod(codes.shape[:-1])
     draw = _draws(plan, codes.size, seed, random_bits, sr_bits, outputs * (2 if scaled else 1))
     squares = sums([codes, codes], plan, draw)
-    root = compute("sqrt", [squares], [target], target, policy, _after(draw, used))
+    root = compute("sqrt", [squares], [target], target, policy, draw and draw.after(used))
     how = f"{plan.how}, square root rounded to {target}"
     if scaled:
-        root = compute("mul", [root, back], [target, terms], target, policy, _after(draw, used + outputs))
+        root = compute("mul", [root, back], [target, terms], target, policy, draw and draw.after(used + outputs))
         how += ", of numbers scaled by a power of two, scaled back and rounded again"
     return Array(root, target, how)
 
@@ -289,11 +289,3 @@ def _plan(inputs: tuple[Format, ...], accumulator: Any, product: Any, order: Ord
 def _draws(plan: Plan, terms: int, seed: Any, random_bits: Any, sr_bits: int | None, more: int = 0) -> Draw | None:
     count = terms * plan.uses + more
     return draw_for(plan.policy, count, (count,), seed, random_bits, sr_bits)
-
-
-def _after(draw: Draw | None, used: int) -> Draw | None:
-    """The draws that follow the first ``used`` ones."""
-    if draw is None:
-        return None
-    given = None if draw.given is None else draw.given[used:]
-    return Draw(draw.r, draw.seed, draw.position + used, given)

@@ -54,7 +54,7 @@ def suits(plan: Plan, draw: Draw | None) -> bool:
 
 
 def _sums_fit_float32(plan: Plan) -> bool:
-    """Whether float32 lanes add numbers of the accumulator's format bit for bit (the reasons stand at the top)."""
+    """Whether float32 lanes add numbers of the accumulator's format bit for bit (why: see ``_accumulate_lanes.py``)."""
     policy, target = plan.policy, plan.accumulator
     if policy != Policy(overflow=policy.overflow, nan=policy.nan) or policy.overflow == "saturate-finite":
         return False
@@ -148,15 +148,8 @@ def products(a: Codes, b: Codes, plan: Plan, draw: Draw | None) -> npt.NDArray[A
     columns = _read_only(np.ascontiguousarray(y.transpose(0, 2, 1)))
     none = np.zeros((m * n, 0))
     for i in range(batch):
-        _sum(x[i], columns[i], n, plan, _after(draw, i * m * n * k * plan.uses), out[i], none)
+        _sum(x[i], columns[i], n, plan, draw and draw.after(i * m * n * k * plan.uses), out[i], none)
     return _codes(out.reshape(batch, m, n), plan.accumulator)
-
-
-def _after(draw: Draw | None, used: int) -> Draw | None:
-    if draw is None:
-        return None
-    given = None if draw.given is None else draw.given[used:]
-    return Draw(draw.r, draw.seed, draw.position + used, given)
 
 
 _GRAIN = 1 << 18  # roundings a chunk

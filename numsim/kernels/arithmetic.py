@@ -110,7 +110,7 @@ def _compute(
         exact = room[3, : end - first]
         kernel(*_three(values), exact, down, native)
         happened = None if events is None else Events()
-        fast_rounding.encode(exact, result, after, _from(draw, first), happened, codes[first:end])
+        fast_rounding.encode(exact, result, after, draw and draw.after(first), happened, codes[first:end])
         if happened is not None:
             if result.nan_code is not None:  # inf - inf, 0 / 0
                 happened.nan += int(np.count_nonzero(np.isnan(exact) & ~np.isnan(values).any(axis=0)))
@@ -167,14 +167,6 @@ def _fuse(
 def _three(x: Sequence[Any]) -> list[Any]:
     """Kernels take three operands; those not needed are not read."""
     return [*x, *[x[0]] * (3 - len(x))]
-
-
-def _from(draw: Draw | None, first: int) -> Draw | None:
-    """The draws of the numbers from ``first`` on."""
-    if draw is None:
-        return None
-    given = None if draw.given is None else draw.given[first:]
-    return Draw(draw.r, draw.seed, draw.position + first, given)
 
 
 # --- conversions ------------------------------------------------------------------------------------------------------

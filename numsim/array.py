@@ -42,8 +42,9 @@ class Array(np.lib.mixins.NDArrayOperatorsMixin):
         shortened: of more than 100 numbers "..." stands for most.
     copies : ``copy`` and ``pickle`` copy codes, format and ``how``; what is unpickled is checked as in the constructor.
 
-    Raises ``UndefinedError`` (an ``InputError`` and a ``TypeError``) for what is not defined; NumPy's own errors for
-    indices and shapes that do not fit. Not hashable.
+    Raises ``UndefinedError`` (an ``InputError`` and a ``TypeError``) for what is not defined. Indices, shapes and axes
+    of what only moves elements, and of ``argsort``, ``any`` and ``all``, are NumPy's matter, and so are its errors for
+    those that do not fit or are none: ``IndexError``, ``ValueError``, ``TypeError``. Not hashable.
 
     >>> x = array([0.1, 2.0], "bf16")
     >>> x + 1

@@ -271,13 +271,15 @@ def unpack(packed: Any, format: Any) -> npt.NDArray[np.uint8]:
     format = get_format(format)
     group = _group(format)
     size = group * format.bits // 8
+    example = f"Example: numsim.unpack(numsim.pack([0] * {group}, '{format}'), '{format}')"
     try:
         data = np.asarray(packed)
     except Exception:  # each library has its own
-        raise InputError(f"packed data {short(packed)}: a regular array of uint8 is needed.") from None
+        raise InputError(f"packed data {short(packed)}: a regular array of uint8 is needed. {example}") from None
     if data.dtype != np.uint8 or data.ndim == 0 or data.shape[-1] % size:
         raise InputError(
-            f"packed data of dtype {data.dtype}, shape {data.shape}: uint8 with a last axis of a multiple of {size}."
+            f"packed data of dtype {data.dtype}, shape {data.shape}: uint8 with a last axis of a multiple of {size}. "
+            f"{example}"
         )
     parts = data.reshape(*data.shape[:-1], data.shape[-1] // size, size).astype(np.uint64)
     word = np.bitwise_or.reduce(parts << np.arange(0, 8 * size, 8, dtype=np.uint64), axis=-1)

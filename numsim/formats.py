@@ -87,9 +87,10 @@ _HINTS = {
     "fp4": "e2m1 (MXFP4, NVFP4) or bnb_fp4",
     "e5m0": "e8m0",
 }
-_CODEBOOKS = ("nf4_element", "mxint8_element", "bnb_fp4")  # numsim.codebooks, a floor above, has them
+# numsim.codebooks, a floor above, has them; int8, int4 and nf4 are names of block formats too
+_CODEBOOKS = ("int8", "int4", "nf4", "nf4_element", "mxint8_element", "bnb_fp4")
 _BLOCK_FORMATS = {  # numsim.blocks, a floor above, makes them: here is what their numbers and scales are
-    name: f": did you mean {parts}?" if parts else "."
+    name: parts
     for parts, names in (
         ("e4m3 or e5m2 (its numbers) or e8m0 (its scales)", "mxfp8 mxfp8_e4m3 mxfp8_e5m2"),
         ("e2m3 or e3m2 (its numbers) or e8m0 (its scales)", "mxfp6 mxfp6_e2m3 mxfp6_e3m2"),
@@ -97,7 +98,7 @@ _BLOCK_FORMATS = {  # numsim.blocks, a floor above, makes them: here is what the
         ("e2m1 (its numbers) or ue4m3 (its scales)", "nvfp4 nvfp4_1d nvfp4_2d"),
         ("e4m3 or e5m2 (its numbers)", "fp8_tensor fp8_tensor_e5m2 fp8_1x128 fp8_128x128"),
         ("e4m3 (its numbers)", "torchao_tensorwise torchao_rowwise"),
-        ("", "mxint8 nf4 int8 int4"),
+        ("mxint8_element (its numbers) or e8m0 (its scales)", "mxint8"),
     )
     for name in names.split()
 }
@@ -149,11 +150,11 @@ def get_format(x: Any) -> Format:
     if hasattr(x, "thresholds") or name in _CODEBOOKS:
         raise FormatError(
             f"{short(name)} is a codebook, a list of numbers: they are encoded and decoded, not added. "
-            'Example: numsim.encode(0.3, "nf4")'
+            'Example: numsim.encode(0.3, "nf4"), or with scales numsim.blocks.quantize(x, "nf4")'
         )
     if (block := name.replace("-", "_")) in _BLOCK_FORMATS:
         raise FormatError(
-            f"{block} is a block format, no number format{_BLOCK_FORMATS[block]} "
+            f"{block} is a block format, no number format: did you mean {_BLOCK_FORMATS[block]}? "
             f'Example: numsim explain "[0.1, 300]" --format {block}, or numsim.blocks.quantize(x, "{block}")'
         )
     names = [*_BY_NAME, *_ALIASES]

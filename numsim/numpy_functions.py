@@ -16,6 +16,7 @@ from numsim.codes import code_dtype, ulp
 from numsim.errors import UndefinedError
 from numsim.formats import Format
 from numsim.operands import operands
+from numsim.values import is_whole
 
 
 def sign(x: Array) -> Array:
@@ -35,12 +36,9 @@ def nextafter(x: Any, y: Any) -> Array:
     """The next number from x towards y, which may be a plain number; where they are equal y, as in C."""
     x = x if isinstance(x, Array) else array(x, y.format)
     moved = [elementwise.next_up(x).codes, elementwise.next_down(x).codes]
-    codes = np.select([elementwise.less(x, y), elementwise.greater(x, y)], moved, y.codes if _is(y) else x.codes)
+    here = y.codes if isinstance(y, Array) else x.codes
+    codes = np.select([elementwise.less(x, y), elementwise.greater(x, y)], moved, here)
     return _with_nan(codes, elementwise.unordered(x, y), x.format, "nextafter")
-
-
-def _is(x: Any) -> bool:
-    return isinstance(x, Array)
 
 
 def _with_nan(codes: Any, nan: Any, format: Format, how: str) -> Array:
@@ -112,14 +110,14 @@ def clip(x: Array, a_min: Any = None, a_max: Any = None, out: None = None, *, mi
 
 def round(x: Array, decimals: int = 0, out: None = None) -> Array:
     """To whole numbers, ties to even; decimal places are not numbers of a binary format."""
-    if decimals != 0 or out is not None:
+    if not is_whole(decimals) or decimals != 0 or out is not None:
         raise UndefinedError("np.round takes no decimals= and no out= on Arrays. Example: np.rint(x)")
     return elementwise.round_to_integral(x)
 
 
 def norm(x: Array, ord: Any = None, axis: int | None = None, keepdims: bool = False) -> Array:
     """The 2-norm of all elements, or along an axis: ``numsim.norm``."""
-    vectors = x.ndim == 1 or axis is not None
-    if not (ord is None or (isinstance(ord, int) and ord == 2 and vectors)) or isinstance(axis, tuple) or keepdims:
+    two = ord is None or (isinstance(ord, int) and ord == 2 and (x.ndim == 1 or axis is not None))
+    if not two or isinstance(axis, tuple) or keepdims is not False:
         raise UndefinedError("np.linalg.norm of Arrays is the 2-norm along one axis. Example: numsim.norm(x, axis=-1)")
     return reductions.norm(x, axis=axis)

@@ -84,7 +84,9 @@ def rational(x: Any) -> Rational:
     if isinstance(x, (np.floating, Decimal)):
         if isinstance(x, Decimal):
             if x.is_finite() and x and abs(x.adjusted()) >= _ENDS:
-                raise InputError(f"{short(str(x))}: exponents from {_ENDS} on are not read; formats end before.")
+                raise InputError(
+                    f"{short(str(x))}: exponents from {_ENDS} on are not read; every format ends before. {_EXAMPLE}"
+                )
             sign, nan, infinite = int(x.is_signed()), x.is_nan(), x.is_infinite()
         else:
             sign, nan, infinite = int(bool(np.signbit(x))), bool(x != x), bool(np.isinf(x))
@@ -120,10 +122,7 @@ def _parse(text: str) -> Any:
             return Rational(int(sign == "-"), n, d)
     else:
         try:
-            x = Decimal(text)
-            if x.is_finite() and x and abs(x.adjusted()) >= _ENDS:
-                raise InputError(f"{short(text)}: exponents from {_ENDS} on are not read; every format ends before.")
-            return x
+            return Decimal(text)
         except InvalidOperation:
             pass
         try:

@@ -142,6 +142,7 @@ def test_other_functions():
     for call in (
         lambda: np.linalg.norm(y, 1), lambda: np.linalg.norm(y, axis=(0,)), lambda: np.linalg.norm(x, 2),
         lambda: np.linalg.norm(y, keepdims=True), lambda: np.round(y, 2), lambda: np.clip(y, 0, 1, y),
+        lambda: np.linalg.norm(y, keepdims=np.array([0, 1])), lambda: np.round(y, np.array([0, 1])),
     ):  # fmt: skip
         with pytest.raises(UndefinedError, match="Example: "):
             call()

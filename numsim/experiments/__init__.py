@@ -9,6 +9,8 @@ from typing import Any
 from numsim.errors import InputError, short
 from numsim.experiments.experiment import Experiment, Result, Session
 
+__all__ = ["Experiment", "Result", "Session", "get_experiment", "list_experiments", "run"]
+
 _MODULES = {
     "swamping": "numsim.experiments.swamping",
     "underflow": "numsim.experiments.underflow",

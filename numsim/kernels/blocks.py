@@ -11,7 +11,6 @@ product; the rest is the same rounding. Nothing depends on where chunks begin: d
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -160,7 +159,7 @@ def _encode_format(
         for start in range(first, end, CHUNK):
             part, span = products[: end - start], slice(start, min(start + CHUNK, end))
             loops.multiply(*lines, _BEYOND, start, part)
-            codes[span] = rounding.encode(part, element, policy, _draws_of(draw, span), seen)
+            codes[span] = rounding.encode(part, element, policy, draw and draw.after(span.start), seen)
         counted.append(seen)
 
     over_chunks(codes.size, work)
@@ -201,12 +200,3 @@ def _scales(amax: Floats, format: BlockFormat, whole: Any) -> Scales:
 
     over_chunks(flat.size, work, large=_SCALES)
     return Scales(found.multiplier.reshape(amax.shape), found.codes.reshape(amax.shape))
-
-
-def _draws_of(draw: Draw | None, span: slice) -> Draw | None:
-    """The draws of some numbers."""
-    if draw is None:
-        return None
-    if draw.given is not None:
-        return replace(draw, given=draw.given[span])
-    return replace(draw, position=draw.position + span.start)

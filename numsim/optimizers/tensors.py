@@ -16,7 +16,7 @@ with ``ATEN_CPU_CAPABILITY=default`` they are not. Three more things that torch 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,11 +42,11 @@ def fit(values: Any, format: Format, **options: Any) -> Tensor:
 def fit_all(gradients: Iterable[Any], format: Format) -> list[Tensor]:
     """Several arrays, each as ``fit`` has it."""
     try:
-        given = list(gradients)
+        given = None if isinstance(gradients, (str, bytes, Mapping, Set)) else list(gradients)
     except TypeError:
-        raise InputError(
-            f"gradients={short(gradients)}: a list of arrays is needed. Example: [[3.0, 4.0], [12.0]]"
-        ) from None
+        given = None
+    if given is None:
+        raise InputError(f"gradients={short(gradients)}: a list of arrays is needed. Example: [[3.0, 4.0], [12.0]]")
     return [fit(g, format) for g in given]
 
 

@@ -10,7 +10,7 @@ import numsim
 from numsim.blocks import MXFP8, NVFP4, RULES, BlockFormat, Codebook, get_block_format, list_block_formats
 from numsim.blocks.formats import _ALIASES
 from numsim.errors import FormatError, InputError
-from numsim.formats import _BLOCK_FORMATS, UE4M3, Format, get_format
+from numsim.formats import _BLOCK_FORMATS, _CODEBOOKS, UE4M3, Format, get_format
 
 TABLE = """ mxfp8         e4m3fn  e8m0  32      8.25   8    448
             mxfp8_e5m2    e5m2    e8m0  32      8.25  15  57344
@@ -58,13 +58,21 @@ def test_unknown_names(name):
 
 def test_number_formats_know_the_names_of_block_formats():
     """``get_format`` says what a block format's numbers and scales are: it must know all of them, and no others."""
-    assert set(_BLOCK_FORMATS) == {*(f.name for f in list_block_formats()), *_ALIASES}
+    names = {*(f.name for f in list_block_formats()), *_ALIASES}
+    assert set(_BLOCK_FORMATS) == names - set(_CODEBOOKS) and names & set(_CODEBOOKS) == {"nf4", "int8", "int4"}
     for name, hint in _BLOCK_FORMATS.items():
         format = get_block_format(name)
-        element = format.element if isinstance(format.element, Format) else None
-        for x in (element, format.scale if format.scale != numsim.FP32 and element else None):
-            assert x is None or ("e4m3" if x == numsim.E4M3 else x.name) in hint
+        for x in (format.element, *([] if format.scale == numsim.FP32 else [format.scale])):
+            assert ("e4m3" if x == numsim.E4M3 else x.name) in hint
         with pytest.raises(FormatError, match=f"^{name} is a block format"):
+            get_format(name)
+
+
+def test_number_formats_know_the_names_of_codebooks():
+    assert set(_CODEBOOKS) == {"nf4", *(book.name for book in numsim.list_codebooks())}
+    for name in _CODEBOOKS:  # the same as ``numsim.get_format`` says of them, and what ``numsim.encode`` takes
+        assert isinstance(numsim.get_format(name), numsim.Codebook)
+        with pytest.raises(FormatError, match=f"^'{name}' is a codebook"):
             get_format(name)
 
 

@@ -180,12 +180,15 @@ def test_names_of_block_formats(capsys: pytest.CaptureFixture[str]) -> None:
         assert f"unknown format '{wrong}': did you mean {near}" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["nvfp4", "MXFP8-e5m2", "nf4", "int8", *(f.name for f in list_block_formats())])
+CODEBOOKS = ("nf4", "int8", "int4")  # block formats whose names are those of codebooks, too
+
+
+@pytest.mark.parametrize("name", ["MXFP8-e5m2", *(f.name for f in list_block_formats() if f.name not in CODEBOOKS)])
 def test_a_block_format_is_no_number_format(name: str) -> None:
     with pytest.raises(FormatError, match=r"is a block format, no number format.*numsim\.blocks\.quantize") as error:
         get_format(name)
     for called in re.findall(r"\w+(?= or| \(its)", str(error.value).partition("did you mean")[2]):
-        get_format(called)
+        numsim.get_format(called)
 
 
 @pytest.mark.parametrize("argv", [

@@ -294,7 +294,8 @@ def copysign(x: Any, y: Any) -> Array:
     """
     x, y = operands("copysign", (x, y), mixed=True)
     if not x.format.signed:
-        raise InputError(f"copysign: {x.format} is unsigned: it has no negative numbers.")
+        raise InputError(f"copysign: {x.format} is unsigned: it has no negative numbers. "
+                         "Example: numsim.copysign(x.astype('fp32'), y)")  # fmt: skip
     codes, others = broadcast("copysign", x, y)
     magnitude = codes & codes.dtype.type(x.format.sign_mask - 1)
     signed = _signed(magnitude, ordering.is_negative(others, y.format), x.format)

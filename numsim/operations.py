@@ -61,7 +61,7 @@ def fma(x: Any, y: Any, z: Any, **options: Any) -> Array:
 def negative(x: Array) -> Array:
     """-x: the sign bit flipped, nothing rounded (NaN stays as it is; -0 becomes +0 where it does not exist)."""
     if not x.format.signed:
-        raise InputError(f"{x.format} is unsigned: it has no negative numbers.")
+        raise InputError(f"{x.format} is unsigned: it has no negative numbers. Example: -x.astype('fp32')")
     flipped = x.codes ^ x.codes.dtype.type(x.format.sign_mask)
     keep = classify(x.codes, x.format) == "nan"
     if x.format.specials == "fnuz":

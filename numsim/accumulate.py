@@ -193,7 +193,7 @@ def check_length(order: str, n: int) -> None:
 
 
 # --- the reference: one sum -------------------------------------------------------------------------------------------
-class _Sum:
+class Summation:
     """One sum: its plan and where its random draws begin."""
 
     def __init__(self, plan: Plan, draw: Draw | None, first_draw: int) -> None:
@@ -344,7 +344,7 @@ def sums(factors: Sequence[Codes], plan: Plan, draw: Draw | None = None, *, trai
             return result.reshape(*shape, n) if trail else result.reshape(shape)
     result = np.zeros((rows, n) if trail else rows, dtype)
     for o in range(rows):
-        codes = _Sum(plan, draw, o * n * plan.uses).trail([a[o].tolist() for a in flat])
+        codes = Summation(plan, draw, o * n * plan.uses).trail([a[o].tolist() for a in flat])
         if trail:
             result[o] = codes
         elif codes:
@@ -368,6 +368,6 @@ def products(a: Codes, b: Codes, plan: Plan, draw: Draw | None = None) -> npt.ND
             return fast.products(left, right, plan, draw).reshape(*shape, m, n)
     result = np.zeros((len(left), m, n), code_dtype(plan.accumulator))
     for o, (at, i, j) in enumerate(np.ndindex(*result.shape)):
-        codes = _Sum(plan, draw, o * k * plan.uses).trail([left[at, i].tolist(), right[at, :, j].tolist()])
+        codes = Summation(plan, draw, o * k * plan.uses).trail([left[at, i].tolist(), right[at, :, j].tolist()])
         result[at, i, j] = codes[-1] if codes else 0
     return result.reshape(*shape, m, n)

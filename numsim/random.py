@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from numsim.errors import InputError, short
+from numsim.values import is_whole
 
 _U32, _U64 = (1 << 32) - 1, (1 << 64) - 1
 
@@ -73,19 +74,15 @@ def bits_from(seed: int, start: int, count: int) -> npt.NDArray[np.uint32]:
     return np.concatenate([drawn, bits_from(seed, start + count - rest, rest)]) if rest else np.asarray(drawn)
 
 
-def _is_whole(x: Any) -> bool:
-    return isinstance(x, (int, np.integer)) and not isinstance(x, (bool, np.timedelta64))
-
-
 def _counter(name: str, x: Any) -> int:
-    if not _is_whole(x) or x < 0:
+    if not is_whole(x) or x < 0:
         raise InputError(f"{name}={short(x)}: an integer >= 0 is needed. Example: numsim.random.bits_from(7, 0, 3)")
     return int(x)
 
 
 def check_seed(seed: Any) -> int:
     """A seed as a Python integer; refuses what is no integer in [0, 2^64)."""
-    if not _is_whole(seed) or not 0 <= seed <= _U64:
+    if not is_whole(seed) or not 0 <= seed <= _U64:
         raise InputError(f"seed={short(seed)}: a seed is an integer from 0 to 2^64 - 1. Example: seed=7")
     return int(seed)
 
@@ -101,7 +98,7 @@ class Stream:
     """
 
     def __init__(self, seed: int, position: int = 0) -> None:
-        if not _is_whole(position) or position < 0:
+        if not is_whole(position) or position < 0:
             raise InputError(
                 f"position={short(position)}: a position is an integer >= 0. Example: Stream(7, position=0)"
             )
@@ -142,7 +139,7 @@ class Draw:
 def make_draw(count: int, seed: Any, random_bits: Any, sr_bits: int | None, shape: tuple[int, ...]) -> Draw:
     """Check the options of a stochastic call and reserve ``count`` draws."""
     example = 'Example: rounding="stochastic", seed=7'
-    if sr_bits is not None and not (_is_whole(sr_bits) and 1 <= sr_bits <= 32):
+    if sr_bits is not None and not (is_whole(sr_bits) and 1 <= sr_bits <= 32):
         raise InputError(f"sr_bits={short(sr_bits)}: the number of random bits is 1 to 32. {example}, sr_bits=8")
     if (seed is None) == (random_bits is None):
         raise InputError(f"stochastic rounding needs either seed= or random_bits=. {example}")

@@ -51,9 +51,9 @@ def sum(
     [0.0, 1.0, 2.0, 2.0, 2.0]
     """
     x = one("sum", x)
-    plan = _plan((x.format,), accumulator, None, order, Policy(rounding, overflow, subnormals))
+    plan = plan_for((x.format,), accumulator, None, order, Policy(rounding, overflow, subnormals))
     codes = _along("sum", x, axis)
-    draw = _draws(plan, codes.size, seed, random_bits, sr_bits)
+    draw = draws_for(plan, codes.size, seed, random_bits, sr_bits)
     return Array(sums([codes], plan, draw), plan.accumulator, plan.how)
 
 
@@ -77,9 +77,9 @@ def cumsum(
     numsim.array([256.0, 256.0, 256.0], 'bf16')
     """
     x = one("cumsum", x)
-    plan = _plan((x.format,), accumulator, None, order, Policy(rounding, overflow, subnormals))
+    plan = plan_for((x.format,), accumulator, None, order, Policy(rounding, overflow, subnormals))
     codes = _along("cumsum", x, axis)
-    draw = _draws(plan, codes.size, seed, random_bits, sr_bits)
+    draw = draws_for(plan, codes.size, seed, random_bits, sr_bits)
     trail = sums([codes], plan, draw, trail=True)
     if axis is not None and x.ndim:
         trail = np.moveaxis(trail, -1, axis)
@@ -114,8 +114,8 @@ def dot(
     x, y = operands("dot", (x, y), mixed=accumulator is not None)
     if x.ndim == 0 or x.shape != y.shape:
         raise InputError(f"dot: shapes {x.shape} and {y.shape}: both need the same shape with at least one axis.")
-    plan = _plan((x.format, y.format), accumulator, product, order, Policy(rounding, overflow, subnormals))
-    draw = _draws(plan, x.size, seed, random_bits, sr_bits)
+    plan = plan_for((x.format, y.format), accumulator, product, order, Policy(rounding, overflow, subnormals))
+    draw = draws_for(plan, x.size, seed, random_bits, sr_bits)
     return Array(sums([x.codes, y.codes], plan, draw), plan.accumulator, plan.how)
 
 
@@ -155,9 +155,9 @@ def matmul(
         shape = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     except ValueError:
         raise InputError(f"matmul: batch shapes {a.shape[:-2]} and {b.shape[:-2]} do not broadcast.") from None
-    plan = _plan((x.format, y.format), accumulator, product, order, Policy(rounding, overflow, subnormals))
+    plan = plan_for((x.format, y.format), accumulator, product, order, Policy(rounding, overflow, subnormals))
     count = math.prod(shape) * a.shape[-2] * a.shape[-1] * b.shape[-1]
-    draw = _draws(plan, count, seed, random_bits, sr_bits)
+    draw = draws_for(plan, count, seed, random_bits, sr_bits)
     codes = products(a, b, plan, draw)
     codes = codes[..., 0, :] if row else codes
     return Array(codes[..., 0] if column else codes, plan.accumulator, plan.how)
@@ -190,10 +190,10 @@ def mean(
     'sequential sum in fp32, nearest-even, divided by 4096 and rounded to fp32'
     """
     x = one("mean", x)
-    plan = _plan((x.format,), accumulator, None, order, Policy(rounding, overflow, subnormals))
+    plan = plan_for((x.format,), accumulator, None, order, Policy(rounding, overflow, subnormals))
     codes = _along("mean", x, axis)
     n, used = codes.shape[-1], codes.size * plan.uses
-    draw = _draws(plan, codes.size, seed, random_bits, sr_bits, math.prod(codes.shape[:-1]))
+    draw = draws_for(plan, codes.size, seed, random_bits, sr_bits, math.prod(codes.shape[:-1]))
     total = sums([codes], plan, draw)
     whole = FP32 if n <= 1 << 24 else FP64
     count = np.broadcast_to(encode(n, whole), total.shape)
@@ -241,9 +241,9 @@ def norm(
             raise InputError(f"norm: scaled=True is for formats that fp32 holds, not for {x.format}.")
         codes, terms, back = _scaled(codes, x.format, policy)
     target = get_format(accumulator) if accumulator is not None else x.format
-    plan = _plan((terms, terms), target, product, order, policy)
+    plan = plan_for((terms, terms), target, product, order, policy)
     used, outputs = codes.size * plan.uses, math.prod(codes.shape[:-1])
-    draw = _draws(plan, codes.size, seed, random_bits, sr_bits, outputs * (2 if scaled else 1))
+    draw = draws_for(plan, codes.size, seed, random_bits, sr_bits, outputs * (2 if scaled else 1))
     squares = sums([codes, codes], plan, draw)
     root = compute("sqrt", [squares], [target], target, policy, draw and draw.after(used))
     how = f"{plan.how}, square root rounded to {target}"
@@ -277,7 +277,7 @@ def _along(operation: str, x: Array, axis: int | None) -> Codes:
     return np.moveaxis(x.codes, axis, -1)
 
 
-def _plan(inputs: tuple[Format, ...], accumulator: Any, product: Any, order: Order, policy: Policy) -> Plan:
+def plan_for(inputs: tuple[Format, ...], accumulator: Any, product: Any, order: Order, policy: Policy) -> Plan:
     target = get_format(accumulator) if accumulator is not None else inputs[0]
     if len(inputs) == 1 or (isinstance(product, str) and product == "exact"):
         rounded = None
@@ -286,6 +286,6 @@ def _plan(inputs: tuple[Format, ...], accumulator: Any, product: Any, order: Ord
     return Plan(inputs, target, rounded, check_order(order), policy)
 
 
-def _draws(plan: Plan, terms: int, seed: Any, random_bits: Any, sr_bits: int | None, more: int = 0) -> Draw | None:
+def draws_for(plan: Plan, terms: int, seed: Any, random_bits: Any, sr_bits: int | None, more: int = 0) -> Draw | None:
     count = terms * plan.uses + more
     return draw_for(plan.policy, count, (count,), seed, random_bits, sr_bits)

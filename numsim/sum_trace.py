@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from numsim.accumulate import RUNNING, Order, Plan, _Sum, additions, check_length, check_order, sums
+from numsim.accumulate import RUNNING, Order, Plan, Summation, additions, check_length, sums
 from numsim.array import Array
 from numsim.codes import Codes, classify, code_dtype, exact, ulp
 from numsim.errors import InputError
-from numsim.formats import get_format
 from numsim.random import Draw
-from numsim.rounding import Overflow, Policy, Rounding, Subnormals, draw_for
+from numsim.reductions import draws_for, plan_for
+from numsim.rounding import Overflow, Policy, Rounding, Subnormals
 from numsim.values import NAN, Rational, as_fraction
 
 Number = Fraction | float  # a float where it is NaN or an infinity
@@ -158,7 +158,7 @@ def _text(x: Number) -> str:
 
 
 # --- each addition ----------------------------------------------------------------------------------------------------
-class _Watched(_Sum):
+class _Watched(Summation):
     """The reference, and all its roundings by their counters: what was rounded, and to what."""
 
     def __init__(self, plan: Plan, draw: Draw | None) -> None:
@@ -182,7 +182,7 @@ def _additions(codes: Codes, plan: Plan, draw: Draw | None) -> Iterator[Addition
     elif plan.order in RUNNING:
         before: Number = Fraction(0)
         for i, (x, (total, result)) in enumerate(zip(terms, seen, strict=True)):
-            rest = _sum(total, -result) if plan.order == "exact" else Fraction(0)
+            rest = _total(total, -result) if plan.order == "exact" else Fraction(0)
             yield Addition((before, x) if i else (x,), total, result, rest)
             before = total if plan.order == "exact" else result
     elif len(terms) == 1:
@@ -207,7 +207,7 @@ def _compensated(terms: list[Number], watched: _Watched) -> Iterator[Addition]:
             continue
         result = next(seen[place] for place in sums if place in seen)
         rest = sign * seen[beside] if beside in seen else Fraction(0)
-        yield Addition((before, x), _sum(before, x, kept), result, rest)
+        yield Addition((before, x), _total(before, x, kept), result, rest)
         before, kept = result, rest
 
 
@@ -217,7 +217,7 @@ def _number(x: Rational) -> Number:
     return math.nan if x == NAN else -math.inf if x.sign else math.inf
 
 
-def _sum(*parts: Number) -> Number:
+def _total(*parts: Number) -> Number:
     odd = [x for x in parts if isinstance(x, float)]
     return sum(odd) if odd else sum((Fraction(x) for x in parts), Fraction(0))
 
@@ -263,18 +263,17 @@ def trace_sum(
     """
     if not isinstance(x, Array) or x.ndim != 1:
         raise InputError("trace_sum takes a 1-D Array. Example: numsim.trace_sum(numsim.array([0.1, 0.2], 'bf16'))")
-    target = get_format(accumulator) if accumulator is not None else x.format
-    plan = Plan((x.format,), target, None, check_order(order), Policy(rounding, overflow, subnormals))
+    plan = plan_for((x.format,), accumulator, None, order, Policy(rounding, overflow, subnormals))
     check_length(plan.order, x.size)
-    count = x.size * plan.uses
-    draw = draw_for(plan.policy, count, (count,), seed, random_bits, sr_bits)
+    draw = draws_for(plan, x.size, seed, random_bits, sr_bits)
     running = plan.order in RUNNING
-    trail = sums([x.codes], plan, draw, trail=True) if running else _Sum(plan, draw, 0).trail([x.codes.tolist()])
-    partial = Array(np.asarray(trail, code_dtype(target)), target, plan.how)
+    trail = sums([x.codes], plan, draw, trail=True) if running else Summation(plan, draw, 0).trail([x.codes.tolist()])
+    partial = Array(np.asarray(trail, code_dtype(plan.accumulator)), plan.accumulator, plan.how)
     trace = SumTrace(x, partial, np.ones(partial.size, np.bool_), plan, draw)
     if plan.order == "sequential":
         before = np.concatenate([partial.codes[:1], partial.codes[:-1]])
-        spared = np.isin(classify(partial.codes, target), ("nan", "infinity")) | (classify(x.codes, x.format) == "zero")
+        spared = np.isin(classify(partial.codes, partial.format), ("nan", "infinity"))
+        spared |= classify(x.codes, x.format) == "zero"
         trace.counted[:] = (partial.codes != before) | spared
     elif plan.order != "exact":  # which takes everything
         lost = ((done.lost, done.operands[-1]) for done in trace.additions)

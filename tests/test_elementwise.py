@@ -447,7 +447,7 @@ def test_next_of_every_code():
 
 
 @pytest.mark.parametrize("name", ["fp16", "fp32", "fp64"])
-def test_next_beside_numpy_and_mpfr(name):
+def test_next_beside_numpy(name):
     codes = tricky_codes(oracle.SPECS[name], 1000, np.random.default_rng(16))
     floats = codes.view(ML_DTYPES[name])
     for function, towards in ((numsim.next_up, np.inf), (numsim.next_down, -np.inf)):

@@ -11,8 +11,8 @@ import numsim
 
 HOUSE = Path(numsim.__file__).parent
 FLOORS = [  # from the ground up; a room may import rooms of its own floor and of those below
-    {"_version", "errors", "events", "host", "format_record", "formats", "random", "files", "wording"},
-    {"values", "codebooks", "codes", "kernels", "rounding"},
+    {"_version", "errors", "events", "host", "format_record", "formats", "files", "wording"},
+    {"values", "random", "codebooks", "codes", "kernels", "rounding"},
     {"arithmetic", "elementary", "ordering"},
     {"accumulate", "_function_tables"},
     {"array", "interop", "decimals", "operands", "operations", "elementwise", "functions", "reductions"},

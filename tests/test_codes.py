@@ -1,5 +1,6 @@
 """Codes and values: decode, exact, neighbours, ulp, classify, pack and unpack, on every code of the small formats."""
 
+import math
 from fractions import Fraction
 
 import ml_dtypes
@@ -345,3 +346,10 @@ def test_ml_dtypes_arrays_come_in_exactly(name):
 def test_empty_arrays_of_complex_numbers_are_no_codes():
     with pytest.raises(InputError, match="complex128"):
         numsim.decode(np.zeros(0, complex), "fp16")
+
+
+def test_powers_of_two_down_to_the_least_of_float64():
+    """Without a fraction a significand is 1, among float64's subnormal numbers and far above them."""
+    format = numsim.Format("powers", 9, 0, 1070, specials="finite", zero=False, signed=False)
+    expected = [math.ldexp(1.0, code - 1070) for code in range(format.codes)]
+    assert numsim.decode(np.arange(format.codes, dtype=np.uint16), format).tolist() == expected

@@ -31,7 +31,7 @@ HOME = Path(numsim.__file__).parent
 
 @cache
 def compiled(file: str, edit: tuple[str, str] | None = None) -> Any:
-    text = (HOME / file).read_text()
+    text = (HOME / file).read_text(encoding="utf-8")
     if edit is not None:
         old, new = edit
         assert text.count(old) == 1, f"numsim/{file} holds {old!r} {text.count(old)} times, not once: state it anew"
